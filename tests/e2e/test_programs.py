@@ -1,0 +1,179 @@
+"""The programs as a user starts them: `baton up`, the command line, exit codes, configuration errors."""
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import tap
+from cluster import BUILD, SLACK, tiny_model
+
+BATON = os.path.join(BUILD, "baton")
+
+
+def run(*args, stdin=None, timeout=60, env=None):
+    return subprocess.run(args, input=stdin, capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, **(env or {})})
+
+
+class Up:
+    """A running `baton up` on free ports."""
+
+    def __init__(self, *args, node_options=()):
+        self.run_dir = tempfile.mkdtemp(prefix="baton-up-")
+        command = [BATON, "up", "-m", tiny_model(), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                   "--run-dir", self.run_dir, *args]
+        if node_options:
+            command += ["--", *node_options]
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.child.stdout.readline()
+        match = re.fullmatch(r"ready grpc=(\S+) http=(\S+)\n", line)
+        if not match:
+            self.child.kill()
+            raise AssertionError(f"{line!r} {self.child.stderr.read()}")
+        self.grpc, self.http = match.groups()
+
+    def __enter__(self):
+        return self
+
+    def pid(self, name):
+        with open(os.path.join(self.run_dir, f"{name}.pid")) as file:
+            return int(file.read())
+
+    def stop(self):
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        return self.child.wait(30 * SLACK)
+
+    def __exit__(self, *_):
+        if self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(30)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+        self.child.stdout.close()
+        self.child.stderr.close()
+
+
+def test_up_generate_status_and_stop():
+    with Up() as up:
+        pids = [up.pid(n) for n in ("router", "prefill-0", "decode-0")]
+        result = run(BATON, "generate", "-s", up.grpc, "--token-ids", "30,40,50", "-n", "5",
+                     "--temperature", "0", "--json")
+        assert result.returncode == 0, result.stderr
+        messages = [json.loads(line) for line in result.stdout.splitlines()]
+        ids = [i for m in messages for i in m.get("token_ids", [])]
+        assert 1 <= len(ids) <= 5
+        assert messages[-1]["finish_reason"] in ("LENGTH", "STOP")
+        assert messages[-1]["usage"]["prompt_tokens"] == 3
+        status = json.loads(run(BATON, "status", "-s", up.grpc, "--json").stdout)
+        assert {n["name"] for n in status["nodes"]} == {"prefill-0", "decode-0"}
+        table = run(BATON, "status", "-s", up.grpc)
+        assert table.returncode == 0 and "decode-0" in table.stdout and "\x1b" not in table.stdout
+        again = run(BATON, "up", "-m", tiny_model(), "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                    "--run-dir", up.run_dir)
+        assert again.returncode in (1, 2) and up.run_dir in again.stderr
+        assert up.stop() == 0
+        for pid in pids:
+            assert not os.path.exists(f"/proc/{pid}"), "a child outlived baton up"
+
+
+def test_up_restarts_a_child_that_dies():
+    with Up("--mixed", "1") as up:
+        first = up.pid("mixed-0")
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 10 * SLACK
+        while up.pid("mixed-0") == first:
+            assert time.monotonic() < deadline, "not restarted"
+            time.sleep(0.05)
+        result = run(BATON, "generate", "-s", up.grpc, "--token-ids", "30,40", "-n", "3", "--temperature", "0")
+        assert result.returncode == 0, result.stderr
+        assert up.stop() == 0
+
+
+def test_generate_survives_the_router():
+    with Up() as up:
+        args = [BATON, "generate", "-s", up.grpc, "--token-ids", "30,40,50", "-n", "400", "--temperature", "0",
+                "--json"]
+        want = run(*args)
+        child = subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+        first = child.stdout.readline()
+        os.kill(up.pid("router"), signal.SIGKILL)
+        rest = child.stdout.read()
+        assert child.wait(60 * SLACK) == 0
+        ids = lambda text: [i for line in text.splitlines() for i in json.loads(line).get("token_ids", [])]
+        assert ids(first + rest) == ids(want.stdout)
+
+
+def test_generate_exit_codes():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run(BATON, "generate", "-s", nobody, "-p", "x", "--deadline", "3")
+        assert result.returncode == 3, (result.returncode, result.stderr)
+    assert run(BATON, "generate", "--frobnicate").returncode == 2
+    assert run(BATON, "nonsense").returncode == 2
+    assert run(BATON, "--help").returncode == 0
+    for program in ("router", "prefill", "decode"):
+        result = run(os.path.join(BUILD, f"baton-{program}"), "--help")
+        assert result.returncode == 0 and "--grpc" in result.stdout
+        assert run(os.path.join(BUILD, f"baton-{program}"), "--version").returncode == 0
+        assert run(os.path.join(BUILD, f"baton-{program}"), "--no-such-flag", "1").returncode == 2
+
+
+def test_refused_request_is_exit_4():
+    with Up("--mixed", "1") as up:
+        result = run(BATON, "generate", "-s", up.grpc, "--token-ids", "999999")
+        assert result.returncode == 4 and "token_ids" in result.stderr, result
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_broken_configuration():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "cluster.yaml")
+        for text, words in (("common:\n  pagetokens: 4\n", ["2", "pagetokens"]),
+                            ("decode:\n  threads: many\n", ["threads", "many"]),
+                            ("common: [1, 2\n", ["yaml"]),
+                            ("decode:\n  page_tokens: 64\n  page_tokens: 32\n", ["page_tokens"]),
+                            ("\tcommon:", ["cluster.yaml:1"])):
+            with open(path, "w") as file:
+                file.write(text)
+            result = run(os.path.join(BUILD, "baton-decode"), "--config", path, "--check-config")
+            assert result.returncode == 2, (text, result)
+            for word in words:
+                assert word in result.stderr, (word, result.stderr)
+            assert len(result.stderr.splitlines()) == 1, result.stderr
+
+
+def test_unreadable_model_and_port_in_use():
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as taken:
+        bad = os.path.join(folder, "bad.gguf")
+        with open(bad, "wb") as file:
+            file.write(b"GGUF\x03\0\0\0" + b"\xff" * 100)
+        for path in (bad, os.path.join(folder, "missing.gguf"), folder):
+            for program in ("router", "decode"):
+                result = run(os.path.join(BUILD, f"baton-{program}"), "--model", path, "--grpc", "127.0.0.1:0",
+                             "--http", "127.0.0.1:0",
+                             *(["--node-grpc", "127.0.0.1:0"] if program == "router" else ["--router", "127.0.0.1:1"]))
+                assert result.returncode == 1 and path in result.stderr, (program, path, result)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flag in ("--grpc", "--http", "--node-grpc"):
+            flags = {"--grpc": "127.0.0.1:0", "--http": "127.0.0.1:0", "--node-grpc": "127.0.0.1:0", flag: address}
+            result = run(os.path.join(BUILD, "baton-router"), "--model", tiny_model(),
+                         *[x for pair in flags.items() for x in pair])
+            assert result.returncode == 1 and address in result.stderr, (flag, result)
+
+
+def test_inspect():
+    result = run(BATON, "inspect", tiny_model())
+    assert result.returncode == 0 and "llama" in result.stdout and "49152" in result.stdout
+
+
+if __name__ == "__main__":
+    tap.main(globals())

@@ -1,0 +1,307 @@
+"""Bad requests get a clear error that names the field and the limit; real clients; mismatched nodes; overlap."""
+import random
+import subprocess
+import threading
+import time
+
+import grpc
+import tap
+from cluster import BUILD, SLACK, Cluster, pb, pb_grpc, request, tiny_model
+
+_cluster = None
+
+
+def shared():
+    """One cluster for all tests of this file that only send requests."""
+    global _cluster
+    if _cluster is None:
+        _cluster = Cluster(tiny_model(), prefill=1, decode=1)
+        _cluster.__enter__()
+    return _cluster
+
+
+def refused(code, words, message):
+    answer = shared().generate(message, expect_error=True, timeout=20)
+    assert answer.error is not None, "accepted"
+    assert answer.error.code() == code, (answer.error.code(), answer.error.details())
+    details = answer.error.details()
+    for word in [words] if isinstance(words, str) else words:
+        assert word in details, f"{details!r} does not name {word!r}"
+
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_prompt_limits():
+    refused(INVALID, "prompt", pb.GenerateRequest())
+    refused(INVALID, "text", request("", 5))
+    refused(INVALID, "token_ids", request([], 5) if False else pb.GenerateRequest(
+        token_ids=pb.TokenIds(ids=[])))
+    refused(INVALID, "chat", pb.GenerateRequest(chat=pb.Chat()))
+    refused(INVALID, ["token_ids", "49152"], request([5, 49152], 5))
+    refused(INVALID, ["token_ids", "4294967295"], request([4294967295], 5))
+    context = next(iter(shared().stub.ListModels(pb.ListModelsRequest()).models)).context_tokens
+    refused(INVALID, str(context), request([30] * (context + 1), 1))
+    refused(INVALID, str(context), request([30] * context, 1))
+    refused(INVALID, ["max_tokens", str(context)], request([30] * (context - 1), 2))
+    assert len(shared().generate([30] * (context - 1), 1, temperature=0).ids) == 1
+
+
+def test_sampling_limits():
+    nan, inf = float("nan"), float("inf")
+    refused(INVALID, "max_tokens", request([5], 0))
+    refused(INVALID, "max_tokens", request([5], 4294967295))
+    for field, values in {
+            "temperature": [nan, inf, -inf, -0.5],
+            "top_p": [nan, inf, -0.1, 1.5],
+            "min_p": [nan, inf, -0.1, 1.5],
+            "repetition_penalty": [nan, inf, 0, -1],
+            "presence_penalty": [nan, inf, -9, 9],
+            "frequency_penalty": [nan, inf, -9, 9]}.items():
+        for value in values:
+            refused(INVALID, field, request([5], 5, **{field: value}))
+    refused(INVALID, "logprobs", request([5], 5, logprobs=100000))
+    refused(INVALID, "stop_token_ids", request([5], 5, stop_token_ids=[49152]))
+    refused(INVALID, "stop", request([5], 5, stop=[""]))
+    message = request([5], 5)
+    message.sampling.logit_bias.add(token_id=70000, bias=1)
+    refused(INVALID, "logit_bias", message)
+    message = request([5], 5)
+    message.sampling.logit_bias.add(token_id=7, bias=nan)
+    refused(INVALID, "logit_bias", message)
+    refused(INVALID, "n", request([5], 5, n=0))
+
+
+def test_labels_and_names():
+    message = request([5], 5)
+    message.request_id = "x" * 257
+    refused(INVALID, ["request_id", "256"], message)
+    message = request([5], 5)
+    message.model = "nobody"
+    refused(grpc.StatusCode.NOT_FOUND, "nobody", message)
+    refused(INVALID, "role", request([("wizard", "hello")], 5))
+
+
+def test_what_is_not_built_is_refused_by_name():
+    refused(UNIMPLEMENTED, "n", request([5], 5, n=2))
+    message = request([5], 5)
+    message.session_id = "abc"
+    refused(UNIMPLEMENTED, "session_id", message)
+
+
+def test_resume_is_checked():
+    message = request([5, 6], 5, seed=4)
+    message.resume.received.ids.extend([7])
+    message.resume.seed = 5
+    refused(INVALID, "seed", message)
+    message = request([5, 6], 5)
+    message.resume.received.ids.extend([49152])
+    message.resume.seed = 5
+    refused(INVALID, "resume.received", message)
+    message = request([5, 6], 2, temperature=0, ignore_eos=True)
+    want = shared().generate(message)
+    message.resume.received.ids.extend(want.ids)
+    message.resume.seed = want.seed
+    message.resume.text_bytes = len(want.text.encode())
+    replies = list(shared().stream(message))
+    assert sum(len(r.token_ids) for r in replies) == 0
+    assert replies[-1].finish_reason == pb.GenerateResponse.LENGTH
+    assert replies[-1].usage.completion_tokens == 2
+
+
+def raw_call(data):
+    """Sends bytes as they are to Generate."""
+    call = shared().channel.unary_stream("/baton.v1.Generation/Generate",
+                                         request_serializer=lambda b: b,
+                                         response_deserializer=pb.GenerateResponse.FromString)
+    try:
+        return list(call(data, timeout=20)), None
+    except grpc.RpcError as error:
+        return [], error
+
+
+def test_bytes_on_the_wire():
+    """What no generated client sends: invalid UTF-8, NUL, truncated and random messages, one too large."""
+    field_text = b"\x1a"  # field 3, length-delimited
+    for text, word in ((b"ab\xffcd", "text"), (b"ab\0cd", "text"), (b"\xed\xa0\x80", "text")):
+        _, error = raw_call(field_text + bytes([len(text)]) + text)
+        assert error and error.code() == INVALID and word in error.details(), error
+    rng = random.Random(1)
+    whole = request("hello there", 4).SerializeToString()
+    for cut in range(1, len(whole)):
+        _, error = raw_call(whole[:cut])
+        assert error is None or error.code() in (INVALID,), (cut, error.code(), error.details())
+    for _ in range(200):
+        raw_call(bytes(rng.randrange(256) for _ in range(rng.randrange(40))))
+    _, error = raw_call(field_text + b"\x80\x80\x80\x40" + b"a" * (1 << 27))
+    assert error and error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, INVALID), error
+    assert len(shared().generate([5, 6], 3, temperature=0, ignore_eos=True).ids) == 3
+
+
+def test_stop_strings_and_text():
+    cluster = shared()
+    whole = cluster.generate([40, 50, 60], 40, temperature=0, ignore_eos=True)
+    assert whole.text
+    for length in (1, 3, 6):
+        start = len(whole.text) // 2
+        stop = whole.text[start:start + length]
+        if not stop.strip() or "\ufffd" in stop:
+            continue
+        answer = cluster.generate([40, 50, 60], 40, temperature=0, ignore_eos=True, stop=[stop])
+        assert answer.finish == "STOP" and answer.stop_match == stop
+        assert answer.text == whole.text[:whole.text.index(stop)], (answer.text, whole.text, stop)
+        assert answer.ids == whole.ids[:len(answer.ids)]
+        assert answer.usage.completion_tokens == len(answer.ids)
+
+
+def test_timings_add_up():
+    t = shared().generate(list(range(50, 150)), 8, temperature=0, ignore_eos=True).timings
+    assert t.ttft_us == t.queue_us + t.placement_us + t.prefill_us + t.send_us
+    assert t.total_us >= t.ttft_us > 0 and t.prefill_us > 0 and t.first_decode_us > 0
+    assert t.prefill_node == "prefill-0" and t.decode_node == "decode-0"
+    assert t.kv_bytes_moved > 0
+
+
+def test_tokenize_and_detokenize():
+    stub = shared().stub
+    text = "Hello, Wörld 123 \u4f60\u597d"
+    ids = stub.Tokenize(pb.TokenizeRequest(text=text)).ids
+    assert stub.Detokenize(pb.DetokenizeRequest(ids=ids)).text == text
+    special = "<|im_start|>"
+    assert len(stub.Tokenize(pb.TokenizeRequest(text=special)).ids) > 1
+    assert len(stub.Tokenize(pb.TokenizeRequest(text=special, parse_special=True)).ids) == 1
+
+
+def test_health_and_reflection_by_their_own_packages():
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+    cluster = shared()
+    for process in cluster.processes.values():
+        with grpc.insecure_channel(process.grpc) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            serving = health_pb2.HealthCheckResponse.SERVING
+            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status == serving
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
+            assert next(watch).status == serving
+            watch.cancel()
+            try:
+                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=5)
+                raise AssertionError("an unknown service has a health")
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.NOT_FOUND
+            database = ProtoReflectionDescriptorDatabase(channel)
+            services = set(database.get_services())
+            assert "grpc.health.v1.Health" in services, services
+            if process.name == "router":
+                assert {"baton.v1.Generation", "baton.v1.Cluster"} <= services, services
+                pool = DescriptorPool(database)
+                service = pool.FindServiceByName("baton.v1.Generation")
+                assert "Generate" in service.methods_by_name
+
+
+def test_unknown_method_is_unimplemented():
+    call = shared().channel.unary_unary("/baton.v1.Generation/Dream", request_serializer=lambda b: b,
+                                        response_deserializer=lambda b: b)
+    try:
+        call(b"", timeout=5)
+        raise AssertionError("answered")
+    except grpc.RpcError as error:
+        assert error.code() == UNIMPLEMENTED
+
+
+def test_http():
+    for process in shared().processes.values():
+        assert process.get("/healthz")[0] == 200
+        assert process.get("/readyz")[0] == 200
+        assert process.get("/nothing")[0] == 404
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/models"):
+        assert shared().router.get(path)[0] == 501
+    metrics = shared().router.metrics()
+    assert any(k.startswith("baton_kv_pages{") and 'node="decode-0"' in k for k in metrics)
+
+
+def test_overlap_most_bytes_arrive_before_the_prompt_ends():
+    """>= 80 % of a 2,000-token prompt's KV is verified on D before P ends the last layers of the last chunk."""
+    with Cluster(tiny_model(), prefill=1, decode=1) as cluster:
+        rng = random.Random(2)
+        for _ in range(3):
+            prompt = [rng.randrange(20, 49000) for _ in range(2000)]
+            cluster.generate(prompt, 4, temperature=0, ignore_eos=True)
+        early = cluster.prefill_0.metric("baton_handoff_early_bytes_total")
+        total = cluster.prefill_0.metric("baton_handoff_bytes_total")
+        assert total > 0 and early >= 0.8 * total, (early, total)
+
+
+def test_mismatched_nodes_are_refused_with_the_field_named():
+    for field, word in ((["--compute", "f32"], "arithmetic"), (["--kv-type", "f32"], "kv_type"),
+                        (["--page-tokens", "32"], "page_tokens")):
+        with Cluster(tiny_model(), mixed=1) as cluster:
+            process = cluster._add("odd-0", "baton-decode", [
+                "--model", tiny_model(), "--router", cluster.router.node_grpc, *field])
+            process.start()
+            assert process.child.wait(20 * SLACK) == 1
+            tail = process.tail()
+            assert word in tail or ("arithmetic" in tail and word == "kv_type"), tail
+            assert len(cluster.generate([5, 6], 3, temperature=0, ignore_eos=True).ids) == 3
+
+
+def test_full_queue_is_resource_exhausted():
+    with Cluster(tiny_model(), mixed=1, router_args=["--queue-max", "2"],
+                 node_args=["--kv-pages", "8"]) as cluster:
+        codes = []
+
+        def one(i):
+            answer = cluster.generate([30 + i] * 100, 300, 60, expect_error=True, temperature=0, ignore_eos=True)
+            codes.append(answer.error.code() if answer.error else None)
+            if answer.error:
+                assert any(k == "grpc-retry-pushback-ms" for k, _ in answer.error.trailing_metadata())
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert codes.count(None) >= 2, codes
+        assert set(codes) <= {None, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
+        assert grpc.StatusCode.RESOURCE_EXHAUSTED in codes, codes
+
+
+def test_no_leak_after_a_thousand_requests():
+    with Cluster(tiny_model(), prefill=1, decode=1) as cluster:
+        def burst(count):
+            rng = random.Random(count)
+            lock, left = threading.Lock(), [count]
+
+            def worker():
+                while True:
+                    with lock:
+                        if not left[0]:
+                            return
+                        left[0] -= 1
+                        prompt = [rng.randrange(20, 49000) for _ in range(rng.choice([3, 20, 70]))]
+                    cluster.generate(prompt, 4, 60, temperature=0, ignore_eos=True)
+            threads = [threading.Thread(target=worker) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        burst(300)
+        before = {p.name: (p.rss_bytes(), p.descriptors()) for p in cluster.processes.values()}
+        burst(1000)
+        assert not cluster.settled()
+        for p in cluster.processes.values():
+            rss, descriptors = before[p.name]
+            assert p.descriptors() <= descriptors + 2, p.name
+            assert p.rss_bytes() <= rss * 1.05 + (4 << 20), (p.name, rss, p.rss_bytes())
+
+
+def test_zz_the_shared_cluster_is_clean():
+    assert not shared().settled()
+    shared().__exit__(None, None, None)
+
+
+if __name__ == "__main__":
+    tap.main(globals())
