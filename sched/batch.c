@@ -1,0 +1,121 @@
+/* See batch.h. */
+#include "sched/batch.h"
+
+#include <stdlib.h>
+
+/* Decoding before prompts, then by age, then by number, so that the plan is a function of the set
+ * alone. */
+static int decode_then_age(const void *a, const void *b)
+{
+    const struct batch_candidate *left = a, *right = b;
+    bool left_prompt = left->rows_left > 0, right_prompt = right->rows_left > 0;
+    if (left_prompt != right_prompt)
+        return left_prompt ? 1 : -1;
+    if (left->age != right->age)
+        return left->age < right->age ? -1 : 1;
+    return left->index < right->index ? -1 : left->index > right->index;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How many of `rows` a prompt takes, all told, cut to a page boundary. */
+static uint32_t chunk_rows(const struct batch_limits *limits,
+                           const struct batch_candidate *candidate, uint32_t rows)
+{
+    rows = min_u32(rows, min_u32(candidate->rows_left, limits->chunk_tokens));
+    if (rows == candidate->rows_left)
+        return rows;
+    uint32_t past = (candidate->position + rows) % limits->page_tokens;
+    return past < rows ? rows - past : rows;
+}
+
+/* The prompt with the fewest rows left among those without a full chunk yet; `count` when there is
+ * none. */
+static uint32_t shortest(const struct batch_limits *limits, const struct batch_candidate *prompts,
+                         const struct batch_share *shares, uint32_t count)
+{
+    uint32_t best = count;
+    for (uint32_t i = 0; i < count; i++) {
+        if (shares[i].rows >= min_u32(prompts[i].rows_left, limits->chunk_tokens))
+            continue;
+        if (best == count || prompts[i].rows_left < prompts[best].rows_left)
+            best = i;
+    }
+    return best;
+}
+
+/* Divides `budget` rows among prompts, which are in order of age. Shares with no rows are possible.
+ */
+static void divide(const struct batch_limits *limits, const struct batch_candidate *prompts,
+                   uint32_t count, uint32_t budget, struct batch_share *shares)
+{
+    for (uint32_t i = 0; i < count; i++)
+        shares[i] = (struct batch_share){.index = prompts[i].index};
+
+    uint32_t oldest_half = count > 1 ? budget - budget / 2 : budget;
+    for (uint32_t i = 0; i < count && oldest_half; i++) {
+        shares[i].rows = chunk_rows(limits, &prompts[i], oldest_half);
+        oldest_half -= shares[i].rows;
+        budget -= shares[i].rows;
+    }
+    /* Each is topped up at most once, to what its chunk allows; a cut that gains nothing ends its
+     * turn. */
+    for (uint32_t turn = 0; turn < count && budget; turn++) {
+        uint32_t i = shortest(limits, prompts, shares, count);
+        if (i == count)
+            break;
+        uint32_t rows = chunk_rows(limits, &prompts[i], shares[i].rows + budget);
+        if (rows <= shares[i].rows)
+            break;
+        budget -= rows - shares[i].rows;
+        shares[i].rows = rows;
+    }
+}
+
+/* Plans over candidates that may share a step, sorted. */
+static uint32_t plan(const struct batch_limits *limits, const struct batch_candidate *candidates,
+                     uint32_t count, struct batch_share *shares_out)
+{
+    uint32_t used = 0, at = 0, rows = limits->rows_max;
+    for (; at < count && !candidates[at].rows_left && used < limits->sequences_max && rows; at++) {
+        shares_out[used++] = (struct batch_share){.index = candidates[at].index, .rows = 1};
+        rows--;
+    }
+    while (at < count && !candidates[at].rows_left)
+        at++; /* decoders that found no room this time */
+    uint32_t prompts = min_u32(count - at, limits->sequences_max - used);
+    divide(limits, candidates + at, prompts, rows, shares_out + used);
+    uint32_t kept = used;
+    for (uint32_t i = 0; i < prompts; i++)
+        if (shares_out[used + i].rows)
+            shares_out[kept++] = shares_out[used + i];
+    return kept;
+}
+
+uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
+                    struct batch_candidate *candidates, uint32_t count,
+                    struct batch_share *shares_out)
+{
+    /* the lonely ones to the end; the oldest of them is the one whose turn may come */
+    uint32_t together = 0, alone_count = 0;
+    struct batch_candidate lonely = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        struct batch_candidate candidate = candidates[i];
+        if (!candidate.alone) {
+            candidates[together++] = candidate;
+            continue;
+        }
+        if (!alone_count++ || candidate.age < lonely.age)
+            lonely = candidate;
+    }
+    if (alone_count && (!together || !state->alone_last)) {
+        state->alone_last = true;
+        return plan(limits, &lonely, 1, shares_out);
+    }
+    state->alone_last = false;
+    qsort(candidates, together, sizeof *candidates, decode_then_age);
+    return plan(limits, candidates, together, shares_out);
+}

@@ -1,0 +1,57 @@
+/* Continuous batching: which rows the next step computes.
+ *
+ * A step has a budget of rows. Decoding sequences come first, one row each: their streams must not
+ * stutter. What is left goes to prompts, in chunks, by two rules at once:
+ *
+ *     half of it   oldest prompt first        so that a long prompt is never starved by a stream of
+ * short ones half of it   fewest rows left first     so that a short prompt behind a 30,000-token
+ * one waits a few chunks, not all
+ *
+ * and what one half cannot use goes to the other. A prompt alone gets everything. A chunk is cut
+ * down to a page boundary where it can be, because only finished pieces leave a prefill node,
+ * unless it reaches the prompt's end.
+ *
+ * A sequence marked `alone` (its request has seen several nodes die) is never computed beside
+ * another: while there is one, steps alternate between it and the rest.
+ *
+ * Pure: no clock, no memory, no pointer kept. Owner: any thread; the node's loop in practice. */
+#ifndef BATON_SCHED_BATCH_H
+#define BATON_SCHED_BATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct batch_limits {
+    uint32_t rows_max;      /* of a step */
+    uint32_t chunk_tokens;  /* prompt rows of one sequence in a step */
+    uint32_t sequences_max; /* in a step */
+    uint32_t page_tokens;
+};
+
+/* One sequence that could compute now. */
+struct batch_candidate {
+    uint64_t age;       /* admission number; lower is older */
+    uint32_t index;     /* the caller's */
+    uint32_t rows_left; /* of the prompt, not computed yet; 0: it decodes, one row */
+    uint32_t position;  /* of its next row */
+    bool alone;
+};
+
+struct batch_share {
+    uint32_t index; /* of the candidate, the caller's number */
+    uint32_t rows;
+};
+
+/* What is remembered between two steps. */
+struct batch_state {
+    bool alone_last;
+};
+
+/* Plans one step. `candidates` is sorted in place; `shares_out` has room for
+ * `limits->sequences_max`. Decode rows come first in it, then prompts, each by age. Returns the
+ * number of shares; 0: nothing to do. */
+uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
+                    struct batch_candidate *candidates, uint32_t count,
+                    struct batch_share *shares_out);
+
+#endif
