@@ -1,0 +1,34 @@
+/* The vocabulary of cluster.yaml: every key that any program knows, and the sections in which it
+ * has a meaning. One file serves all programs, so each must be able to tell a misspelt key of
+ * another from a right one; the checks of values stay with the program that owns the row. A test
+ * compares this list with every program's --help. Constants only. */
+#include "base/config.h"
+
+const struct config_key config_keys[] = {
+    /* every program */
+    {"name", CONFIG_ROUTER | CONFIG_NODE},
+    {"grpc", CONFIG_ROUTER | CONFIG_NODE},
+    {"http", CONFIG_ROUTER | CONFIG_NODE},
+    {"grpc_file", CONFIG_ROUTER | CONFIG_NODE},
+    {"http_file", CONFIG_ROUTER | CONFIG_NODE},
+    {"log_level", CONFIG_EVERYWHERE},
+    {"model", CONFIG_EVERYWHERE},
+    /* the router */
+    {"node_grpc", CONFIG_ROUTER},
+    {"node_grpc_file", CONFIG_ROUTER},
+    /* nodes */
+    {"router", CONFIG_COMMON | CONFIG_NODE},
+    {"role", CONFIG_NODE},
+    {"backend", CONFIG_COMMON | CONFIG_NODE},
+    {"compute", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_type", CONFIG_COMMON | CONFIG_NODE},
+    {"page_tokens", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_pages", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_memory", CONFIG_COMMON | CONFIG_NODE},
+    {"threads", CONFIG_COMMON | CONFIG_NODE},
+    {"chunk_tokens", CONFIG_COMMON | CONFIG_NODE},
+    {"batch_tokens", CONFIG_COMMON | CONFIG_NODE},
+    {"transport", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_interface", CONFIG_COMMON | CONFIG_NODE},
+};
+const size_t config_key_count = sizeof config_keys / sizeof config_keys[0];
