@@ -5,7 +5,8 @@
  *      ├──────┼────┼────────┼─────┼────────┼───────┼──────────────────────────────┬───────────┐
  *      │"BTKV"│vers│ header │type │ 0      │ check │ tuple: who, to whom, what for│ body      │
  *      └──────┴────┴────────┴─────┴────────┴───────┴──────────────────────────────┴───────────┘
- *      header: bytes of everything, tuple and body included.  check: low half of XXH3 over all of it with check = 0.
+ *      header: bytes of everything, tuple and body included.  check: low half of XXH3 over
+ *      what follows it, seeded with XXH3 of what precedes it.
  *
  * Anything but the current tuple is dropped and counted by the receiver (link.c, source.c, sink.c). Unknown versions are
  * MISMATCH, everything else wrong is PROTOCOL; neither is an error of this node. */
@@ -83,6 +84,18 @@ enum kv_progress_state {
     KV_PROGRESS_STATE_COUNT
 };
 
+/* On the wire, so the numbers stay. */
+enum kv_gone_reason {
+    KV_GONE_UNKNOWN = 0, /* not live: ended long ago, never heard of, or not within the second */
+    KV_GONE_LEASE = 1,
+    KV_GONE_DROPPED = 2, /* its pages went to an older request */
+    KV_GONE_CANCELLED = 3,
+    KV_GONE_LINK = 4,
+    KV_GONE_REFUSED = 5, /* the PULL asks for what this transfer or this version does not have */
+    KV_GONE_FAILED = 6,
+    KV_GONE_REASON_COUNT
+};
+
 enum kv_outcome { KV_OUTCOME_RECEIVED, KV_OUTCOME_GAVE_UP, KV_OUTCOME_COUNT };
 
 struct kv_logprob {
@@ -133,7 +146,7 @@ struct kv_frame {
             uint8_t outcome; /* enum kv_outcome */
         } done;
         struct {
-            uint16_t status; /* enum status: why */
+            uint8_t reason; /* enum kv_gone_reason */
         } gone;
     };
 };

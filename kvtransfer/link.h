@@ -22,7 +22,8 @@
  * Time: kv_links_progress is given now and the sum of all lateness of the loop. Deadlines that declare another party dead
  * run on now - lateness, so a loop that was late by L grants L more. Nothing here reads a clock.
  *
- * Owner: the loop thread. Callbacks come from kv_links_progress; they may call back into this module and its siblings. */
+ * Owner: the loop thread. Callbacks come from kv_links_progress, kv_links_flush and kv_links_destroy only; they
+ * may call back into this module and its siblings. */
 #ifndef BATON_KVTRANSFER_LINK_H
 #define BATON_KVTRANSFER_LINK_H
 

@@ -45,12 +45,12 @@ struct kv_sink_events {
      * shape, and once more when the piece comes; the answer must be the same until `released`. */
     void *(*piece_memory)(void *context, void *user, struct kv_piece piece, size_t *bytes_out);
     /* The bytes are there and unverified: compare kv_checksum with `checksum` (later, on another thread, or here), then
-     * call kv_sink_piece_verified. Also comes while the transfer ends? No: after the end only `released`. */
+     * call kv_sink_piece_verified. Not called after the end. */
     void (*piece_received)(void *context, void *user, uint64_t transfer, struct kv_piece piece,
                            void *memory, size_t bytes, uint64_t checksum);
     /* It ended by itself, complete or not. `released` follows. Not called after kv_sink_end. */
     void (*ended)(void *context, void *user, const struct kv_sink_result *result);
-    /* No receive is outstanding: the memory is the owner's again. Exactly once per transfer, possibly inside kv_sink_end. */
+    /* No receive is outstanding: the memory is the owner's again. Exactly once per transfer. */
     void (*released)(void *context, void *user);
 };
 
@@ -76,7 +76,7 @@ enum status kv_sink_piece_verified(struct kv_sink *sink, uint64_t transfer, stru
                                    bool ok);
 /* The router sent the first token too (FirstToken): whichever comes first counts, a difference is counted. */
 enum status kv_sink_first(struct kv_sink *sink, uint64_t transfer, const struct kv_first *first);
-/* Ends it by the owner's will (cancel, dropped): P is told, `released` follows, or has come before this returns. */
+/* Ends it by the owner's will (cancel, dropped): P is told, `released` follows. */
 enum status kv_sink_end(struct kv_sink *sink, uint64_t transfer);
 enum status kv_sink_find(struct kv_sink *sink, struct kv_id id, uint64_t *transfer_out);
 /* True when every piece of this block was wanted and is verified. */

@@ -51,7 +51,7 @@ struct kv_source_events {
     /* The transfer ended by itself: OK (D has everything), CANCELLED (D gave up), TIMEOUT (lease), CLOSED (link).
      * `released` follows. Not called after kv_source_end. */
     void (*ended)(void *context, void *user, enum status status);
-    /* Nothing is outstanding: the pages may be freed. Exactly once per opened transfer, possibly inside kv_source_end. */
+    /* Nothing is outstanding: the pages may be freed. Exactly once per opened transfer. */
     void (*released)(void *context, void *user);
     /* Both NULL, or for pieces that lie in memory the transport cannot read: `stage` gives bytes to send, or NULL when no
      * staging buffer is free (asked again later); `unstage` when the operation ended. */
@@ -92,7 +92,7 @@ enum status kv_source_first(struct kv_source *source, uint64_t transfer,
                             const struct kv_first *first);
 /* The router looks for (another) D: the lease begins again. NOT_FOUND: not live. */
 enum status kv_source_renew(struct kv_source *source, const struct kv_key *key);
-/* Ends it by the owner's will; D gets GONE{why}. `released` follows, or has come before this returns. */
+/* Ends it by the owner's will; D gets GONE with what is nearest to `why`. `released` follows. */
 enum status kv_source_end(struct kv_source *source, uint64_t transfer, enum status why);
 /* The live transfer of this id. NOT_FOUND: none. */
 enum status kv_source_find(struct kv_source *source, struct kv_id id, uint64_t *transfer_out);

@@ -12,9 +12,9 @@
  *
  *     So a peer never writes memory that was not offered for that very piece.
  *
- * Everything that is in flight is a `struct xfer_op`, owned by the caller until its `done`, which fires exactly once: from
- * xfer_progress, or from the failing call's caller never (a call that returns an error does not call `done`). Frames have no op:
- * they lie in slots of the worker.
+ * Everything that is in flight is a `struct xfer_op`, owned by the caller until its `done`, which fires exactly once,
+ * from xfer_progress or xfer_destroy, never inside the call that posts it; a call that returns an error posts nothing. Frames
+ * have no op: they lie in slots of the worker.
  *
  * An endpoint ends in three steps, none of which waits: it fails (handler.peer_failed, or xfer_peer_close), its own
  * outstanding operations drain with STATUS_CLOSED, and at zero handler.peer_closed says that the slot is free. What does not
