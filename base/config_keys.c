@@ -13,6 +13,7 @@ const struct config_key config_keys[] = {
     {"http_file", CONFIG_ROUTER | CONFIG_NODE},
     {"log_level", CONFIG_EVERYWHERE},
     {"model", CONFIG_EVERYWHERE},
+    {"grace_s", CONFIG_EVERYWHERE},
     /* the router */
     {"node_grpc", CONFIG_ROUTER},
     {"node_grpc_file", CONFIG_ROUTER},
@@ -30,5 +31,13 @@ const struct config_key config_keys[] = {
     {"batch_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"transport", CONFIG_COMMON | CONFIG_NODE},
     {"kv_interface", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_ports", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_filter", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_host", CONFIG_NODE},
+    {"isa", CONFIG_COMMON | CONFIG_NODE},
+    {"layer_run", CONFIG_COMMON | CONFIG_NODE},
+    {"context_tokens", CONFIG_COMMON | CONFIG_NODE},
+    {"sequences_max", CONFIG_COMMON | CONFIG_NODE},
+    {"steps_in_flight", CONFIG_COMMON | CONFIG_NODE},
 };
 const size_t config_key_count = sizeof config_keys / sizeof config_keys[0];
