@@ -123,7 +123,7 @@ static inline bool gguf_has(const struct gguf *gguf, const char *key)
 }
 
 /* Typed getters. FORMAT when the key is missing or of another type, naming key, type found and type
- * wanted: model.gguf: llama.block_count: is a text, expected an unsigned integer Outputs are
+ * wanted: model.gguf: llama.block_count: is of type text, expected an unsigned integer Outputs are
  * untouched on failure. Integers of any width are accepted when the value fits. */
 enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *value_out,
                          struct err *err);
@@ -142,7 +142,7 @@ uint32_t gguf_array_u32(const struct gguf_array *array, uint64_t index);
 
 /* True when `text` is exactly the C string `literal`. */
 bool gguf_text_is(struct gguf_text text, const char *literal);
-/* Writes the value of `kv` for people ("8192", "llama", "[49152 texts]"), cut to the room,
+/* Writes the value of `kv` for people ("8192", "llama", "[49152 x text]"), cut to the room,
  * terminated, without control characters. */
 void gguf_kv_print(const struct gguf_kv *kv, char *out, size_t out_bytes);
 
