@@ -61,7 +61,8 @@ struct rpc_metadata {
 
 /* How a call ended. The strings live until on_closed returns. */
 struct rpc_end {
-    enum grpc_code code; /* client: the status received; server: the one sent, or CANCELLED */
+    enum grpc_code
+        code; /* client: the status received; server: the one sent, else CANCELLED or DEADLINE_EXCEEDED */
     const char *message; /* never NULL */
     /* The call ended before the status that finishes it was delivered: the peer cancelled, its
      * deadline passed, the connection broke, or rpc_call_cancel. */
