@@ -1,0 +1,20 @@
+/* LEG_DECODE: pages are reserved for the whole answer, those of the prompt are fetched from the prefill node, verified, and the
+ * sequence joins the running batch between two steps.
+ *
+ *     begin      all pages taken; kv_sink_begin asks for every piece of the prompt's blocks
+ *     FETCHING   a piece arrives ─▶ VERIFY where it lies, or IMPORT (which verifies) where the engine's memory is not the host's ─▶
+ *                kv_sink_piece_verified; the first token comes in FIRST or from the router, whichever is first
+ *     ended OK   joins: DECODING; its first report repeats the token
+ *     else       all pieces there and only the token missing: ORPHAN, the router may have it; else GAVE_UP
+ *
+ * Growth: pages for the longest answer are reserved before anything is asked for, so no step ever lacks one and a decoding
+ * sequence is never preempted. That is exact and wasteful; growing page by page is to come.
+ * Owner: the loop thread. */
+#ifndef BATON_DECODE_NODE_DECODE_H
+#define BATON_DECODE_NODE_DECODE_H
+
+#include "node/node.h"
+
+extern const struct node_leg decode_leg;
+
+#endif

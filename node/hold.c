@@ -1,0 +1,202 @@
+/* What a work holds, from its pages to its last token: pages for the oldest that waits, who gives way to it, and the way
+ * back, on which nothing is free before nothing can touch it any more.
+ * Owner: the loop thread. */
+#include <assert.h>
+
+#include "node/node.h"
+
+static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTINED */
+
+/* --- pages --- */
+
+static void work_begin(struct node *node, struct work *work)
+{
+    bool fetched = work->leg == WORK_LEG_DECODE;
+    enum status status = pool_take(&node->pool, work->pages_needed,
+                                   fetched ? POOL_RESERVED : POOL_USED, work->index, work->pages);
+    assert(status == STATUS_OK);
+    (void)status;
+    work->page_count = work->pages_needed;
+    /* what is computed into starts as zeros; what is received is overwritten whole */
+    if (fetched)
+        engine_pages_unseal(node->engine, work->pages, work->pages_moved);
+    uint32_t zero_begin = fetched ? work->pages_moved : 0;
+    if (work->page_count > zero_begin)
+        engine_pages_zero(node->engine, work->pages + zero_begin, work->page_count - zero_begin);
+    work_move(work, fetched ? WORK_FETCHING : WORK_PROMPT, loop_now_ns(node->loop));
+    const struct node_leg *leg = node->legs[work->leg];
+    if (leg && leg->begin)
+        leg->begin(node->leg_selves[work->leg], work);
+}
+
+/* Pages that will be free soon without anybody being dropped. */
+static uint32_t pages_coming(const struct node *node)
+{
+    uint32_t pages = 0;
+    for (uint32_t i = 0; i < node->table.count; i++)
+        if (node->table.works[i].state == WORK_ENDING)
+            pages += node->table.works[i].page_count;
+    return pages;
+}
+
+/* Asks the youngest to give way to `asker`; see "No circular wait" in docs/PROTOCOL.md. */
+static void pages_ask(struct node *node, const struct pool_waiter *asker)
+{
+    uint32_t have = pool_count(&node->pool, POOL_FREE) + pages_coming(node);
+    if (have >= asker->pages)
+        return;
+    uint32_t holder_count = 0;
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        if (!work_live(work) || !work->page_count)
+            continue;
+        node->holders[holder_count++] = (struct pool_holder){
+            .age = work->age,
+            .pages = work->page_count,
+            .index = i,
+            .droppable = work->state == WORK_HOLDING || work->state == WORK_FETCHING ||
+                         work->state == WORK_ORPHAN,
+        };
+    }
+    uint32_t victim_count =
+        pool_victims(node->holders, holder_count, asker->age, asker->pages - have, node->victims);
+    for (uint32_t i = 0; i < victim_count; i++) {
+        metric_add(node->counted.dropped, 1);
+        node_work_fail(node, &node->table.works[node->victims[i]],
+                       BATON__NODE__V1__REPORT__KIND__DROPPED, STATUS_DROPPED,
+                       "its pages went to an older request");
+    }
+}
+
+void node_pages_give(struct node *node)
+{
+    for (;;) {
+        struct pool_waiter *waiter = pool_wait_first(&node->pool);
+        if (!waiter)
+            return;
+        if (waiter->pages > pool_count(&node->pool, POOL_FREE)) {
+            pages_ask(node, waiter);
+            node_works_settle(node); /* what was dropped is free by now, most often */
+        }
+        if (waiter->pages > pool_count(&node->pool, POOL_FREE))
+            return;
+        struct work *work = &node->table.works[waiter->owner];
+        pool_wait_end(waiter);
+        work_begin(node, work);
+    }
+}
+
+/* --- the end of a work --- */
+
+static void ended_report(struct node *node, struct work *work)
+{
+    if (work->ended_reported)
+        return;
+    work->ended_reported = true;
+    if (!work->silent)
+        outbox_report(&node->outbox, work->key.transfer, BATON__NODE__V1__REPORT__KIND__ENDED,
+                      STATUS_OK, "");
+}
+
+/* Nothing can touch its pages any more. */
+static bool work_drained(const struct node *node, const struct work *work)
+{
+    return !work->transfer_live && !work->copies && engine_cancel_acked(node->engine, work->slot);
+}
+
+/* Moves a work that is over as far as it goes now. */
+static void work_settle(struct node *node, struct work *work)
+{
+    uint64_t now_ns = loop_now_ns(node->loop);
+    if (work->state == WORK_ENDING && work_drained(node, work)) {
+        pool_free(&node->pool, work->index, work->pages, work->page_count);
+        work->page_count = 0;
+        engine_slot_release(node->engine, work->slot);
+        work_move(work, WORK_LEAVING, now_ns);
+        ended_report(node, work);
+    } else if (work->state == WORK_ENDING && now_ns - work->state_since_ns > drain_patience_ns) {
+        pool_quarantine(&node->pool, work->index, work->pages, work->page_count);
+        work_move(work, WORK_QUARANTINED, now_ns);
+        ended_report(node, work);
+    } else if (work->state == WORK_QUARANTINED && work_drained(node, work)) {
+        pool_recover(&node->pool, work->pages, work->page_count);
+        work->page_count = 0;
+        engine_slot_release(node->engine, work->slot);
+        work_move(work, WORK_LEAVING, now_ns);
+    }
+    if (work->state == WORK_LEAVING && !work->steps_outstanding)
+        work_move(work, WORK_FREE, now_ns);
+}
+
+void node_works_settle(struct node *node)
+{
+    for (uint32_t i = 0; i < node->table.count; i++)
+        if (node->table.works[i].state >= WORK_ENDING)
+            work_settle(node, &node->table.works[i]);
+}
+
+void node_work_end(struct node *node, struct work *work, enum status why)
+{
+    if (!work_live(work))
+        return;
+    pool_wait_end(&work->waiter);
+    work_move(work, WORK_ENDING, loop_now_ns(node->loop));
+    engine_cancel(node->engine, work->slot);
+    const struct node_leg *leg = node->legs[work->leg];
+    if (leg && leg->end)
+        leg->end(node->leg_selves[work->leg], work, why);
+}
+
+void node_work_fail(struct node *node, struct work *work, Baton__Node__V1__Report__Kind kind,
+                    enum status status, const char *text)
+{
+    if (!work_live(work))
+        return;
+    outbox_report(&node->outbox, work->key.transfer, kind, status, text);
+    node_work_end(node, work, status);
+}
+
+void node_stop_all(struct node *node)
+{
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        struct work *work = &node->table.works[i];
+        work->silent = true;
+        node_work_end(node, work, STATUS_CANCELLED);
+        work_settle(node, work);
+    }
+}
+
+/* --- tokens --- */
+
+bool node_work_token(struct node *node, struct work *work, const struct outbox_token *of)
+{
+    assert(of->position == work->generated_count && work_total(work) < node->table.tokens_max);
+    work->tokens[work_total(work)] = of->token.token_id;
+    work->generated_count++;
+    struct outbox_token token = *of;
+    token.finish = work_finish(work);
+    outbox_token(&node->outbox, &token);
+    if (token.finish == WORK_FINISH_NONE)
+        return true;
+    node_work_end(node, work, STATUS_OK);
+    return false;
+}
+
+void node_work_join(struct node *node, struct work *work)
+{
+    assert(work->first_known && work->first.position == work->generated_count);
+    pool_fill(&node->pool, work->index, work->pages, work->page_count);
+    work->rows_submitted = work_total(work); /* P computed all of them */
+    work_move(work, WORK_DECODING, loop_now_ns(node->loop));
+    outbox_report(&node->outbox, work->key.transfer, BATON__NODE__V1__REPORT__KIND__JOINED,
+                  STATUS_OK, "");
+    struct outbox_token token = {
+        .attempt = work->key.transfer,
+        .position = work->first.position,
+        .token = {work->first.token_id, work->first.logprob},
+        .top = work->first.top,
+        .top_count = work->first.top_count,
+        .moved_bytes = work->moved_bytes,
+    };
+    node_work_token(node, work, &token);
+}

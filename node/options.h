@@ -1,0 +1,40 @@
+/* The options of the two node programs: one table for both, because any node can play either role. `baton-prefill` and
+ * `baton-decode` differ in the default of --role and in their section of the file.
+ * Owner: the thread that starts the program; constant afterwards. */
+#ifndef BATON_NODE_OPTIONS_H
+#define BATON_NODE_OPTIONS_H
+
+#include "base/config.h"
+
+/* In the order of --role's choices, and of enum Role of node.proto less one. */
+enum node_role { NODE_ROLE_PREFILL, NODE_ROLE_DECODE, NODE_ROLE_MIXED };
+const char *node_role_text(enum node_role role);
+
+struct node_options {
+    const char *name; /* NULL: made from role, host and port */
+    const char *model;
+    struct config_address router, grpc, http;
+    const char *grpc_file, *http_file; /* NULL, or where to write the address in use */
+    int role;                          /* enum node_role */
+    int log_level;                     /* enum log_level */
+    int backend, compute, kv_type, transport;
+    const char *isa;
+    int64_t page_tokens, kv_pages, layer_run, context_tokens, threads;
+    uint64_t kv_memory; /* bytes; counts when kv_pages is 0 */
+    int64_t chunk_tokens, batch_tokens, sequences_max, steps_in_flight;
+    const char *kv_interface, *kv_ports, *kv_host;
+    bool kv_filter;
+    uint64_t grace_ns;
+};
+
+/* The choice that the user made, as the text of the table. */
+const char *node_options_backend(const struct node_options *options);
+const char *node_options_transport(const struct node_options *options);
+
+/* The schema of `program` ("baton-prefill") with its section and default role; lives as long as the program. Call once. */
+const struct config_schema *node_options_schema(const char *program, const char *section,
+                                                enum node_role role, const char *version);
+/* What one row cannot check by itself: STATUS_CONFIG naming the field and the limit. */
+enum status node_options_check(const struct node_options *options, struct err *err);
+
+#endif

@@ -1,0 +1,286 @@
+/* See step.h. */
+#include "node/step.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "node/node.h"
+
+enum status step_loop_init(struct node *node)
+{
+    struct step_loop *steps = &node->steps;
+    const struct node_options *o = node->options;
+    uint32_t sequences = node->info->seqs_max;
+    *steps = (struct step_loop){
+        .in_flight_max = (uint32_t)o->steps_in_flight,
+        .limits = {.rows_max = node->info->rows_max,
+                   .chunk_tokens = (uint32_t)o->chunk_tokens,
+                   .sequences_max = sequences,
+                   .page_tokens = node->info->page_tokens},
+    };
+    steps->candidates = calloc(node->table.count, sizeof *steps->candidates);
+    steps->shares = calloc(sequences, sizeof *steps->shares);
+    bool whole = steps->candidates && steps->shares;
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
+        steps->records[i].parts = calloc(sequences, sizeof *steps->records[i].parts);
+        whole &= steps->records[i].parts != NULL;
+    }
+    return whole ? STATUS_OK : STATUS_MEMORY;
+}
+
+void step_loop_finish(struct node *node)
+{
+    struct step_loop *steps = &node->steps;
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
+        free(steps->records[i].parts);
+    free(steps->candidates);
+    free(steps->shares);
+}
+
+/* --- planning and submitting --- */
+
+/* Says in `out` what the work could compute now; false: nothing. */
+static bool work_candidate(const struct node *node, const struct work *work,
+                           struct batch_candidate *out)
+{
+    if (work->state != WORK_PROMPT && work->state != WORK_DECODING)
+        return false;
+    *out = (struct batch_candidate){.age = work->age,
+                                    .index = work->index,
+                                    .position = work->rows_submitted,
+                                    .alone = work->alone};
+    uint32_t total = work_total(work);
+    if (work->rows_submitted < total) {
+        if (work->state == WORK_PROMPT)
+            out->rows_left = total - work->rows_submitted;
+        return true;
+    }
+    /* everything known is submitted: go on from the token of the step in flight, if one may be lacking */
+    return work->leg != WORK_LEG_PREFILL && node->steps.in_flight_max > 1 &&
+           work->samples_pending == 1 && work->generated_count + 1 < work->answer_max;
+}
+
+static void part_add(struct node *node, struct step_record *record, struct work *work,
+                     uint32_t rows)
+{
+    uint32_t total = work_total(work), page_tokens = node->info->page_tokens;
+    uint32_t end = work->rows_submitted + rows;
+    bool unknown = work->rows_submitted == total;
+    bool sampled = end >= total;
+    struct engine_sample_input sample = {
+        .params = &work->sampling,
+        .seed = work->seed,
+        .n_index = work->n_index,
+        .prompt = work->tokens,
+        .generated = work->tokens + work->prompt_count,
+        .prompt_count = work->prompt_count,
+        .generated_count = work->generated_count,
+    };
+    struct engine_seq_input input = {
+        .slot = work->slot,
+        .tokens = unknown ? NULL : work->tokens + work->rows_submitted,
+        .row_count = rows,
+        .prev_sample = unknown ? work->prev_sample : ENGINE_NONE,
+        .position_begin = work->rows_submitted,
+        .pages = work->pages,
+        .page_count = work->page_count,
+        .seal_partial = work->leg == WORK_LEG_PREFILL && sampled,
+        .sample = sampled ? &sample : NULL,
+    };
+    struct step_part *part = &record->parts[record->part_count];
+    *part = (struct step_part){
+        .work = work,
+        .life = work->life,
+        .rows = rows,
+        .position = work->rows_submitted,
+        .block_begin = work->rows_submitted / page_tokens,
+        .block_end = input.seal_partial ? (end + page_tokens - 1) / page_tokens : end / page_tokens,
+        .prompt = work->state == WORK_PROMPT && !unknown};
+    enum status status = engine_step_add(record->step, &input, &part->sample);
+    if (status == STATUS_FULL)
+        return; /* the next step takes it */
+    if (status) {
+        node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__FAILED, STATUS_INTERNAL,
+                       "the engine refused the sequence");
+        return;
+    }
+    record->part_count++;
+    if (part->prompt)
+        record->prompt_rows += rows;
+    work->rows_submitted = end;
+    work->steps_outstanding++;
+    if (sampled) {
+        work->samples_pending++;
+        work->prev_sample = part->sample;
+    }
+}
+
+/* One more step; false: nothing to compute, or no room. */
+static bool step_submit_one(struct node *node)
+{
+    struct step_loop *steps = &node->steps;
+    uint32_t candidate_count = 0;
+    for (uint32_t i = 0; i < node->table.count; i++)
+        if (work_candidate(node, &node->table.works[i], &steps->candidates[candidate_count]))
+            candidate_count++;
+    if (!candidate_count)
+        return false;
+    uint32_t share_count = batch_plan(&steps->batch, &steps->limits, steps->candidates,
+                                      candidate_count, steps->shares);
+    struct engine_step *step = share_count ? engine_step_begin(node->engine) : NULL;
+    if (!step)
+        return false;
+    struct step_record *record = &steps->records[0];
+    if (record->step)
+        record = &steps->records[1];
+    assert(!record->step);
+    record->step = step;
+    record->part_count = record->prompt_rows = 0;
+    for (uint32_t i = 0; i < share_count; i++)
+        part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
+    if (!record->part_count) {
+        engine_step_abandon(step);
+        record->step = NULL;
+        return false;
+    }
+    engine_step_cookie_set(step, record);
+    metric_add(node->counted.steps, 1);
+    metric_add(node->counted.rows, engine_step_rows(step));
+    enum status status = engine_submit(step);
+    assert(status == STATUS_OK);
+    (void)status;
+    steps->in_flight++;
+    for (uint32_t i = 0; i < record->part_count; i++) {
+        struct work *work = record->parts[i].work;
+        const struct node_leg *leg = node->legs[work->leg];
+        if (leg && leg->step_submitted)
+            leg->step_submitted(node->leg_selves[work->leg], work);
+    }
+    return true;
+}
+
+void step_submit(struct node *node)
+{
+    while (node->steps.in_flight < node->steps.in_flight_max && step_submit_one(node))
+        ;
+}
+
+/* --- completion --- */
+
+static void run_done(struct node *node, const struct step_record *record, uint32_t run)
+{
+    for (uint32_t i = 0; i < record->part_count; i++) {
+        const struct step_part *part = &record->parts[i];
+        struct work *work = part->work;
+        const struct node_leg *leg = node->legs[work->leg];
+        if (work->state != WORK_PROMPT || !leg || !leg->piece_sealed)
+            continue;
+        for (uint32_t block = part->block_begin;
+             block < part->block_end && work->state == WORK_PROMPT; block++)
+            leg->piece_sealed(node->leg_selves[work->leg], work, block, run);
+    }
+}
+
+static void prompt_sampled(struct node *node, struct work *work, const struct kv_first *first)
+{
+    if (work->leg == WORK_LEG_LOCAL) {
+        work_move(work, WORK_DECODING, loop_now_ns(node->loop));
+        return;
+    }
+    if (work->last_leg) {
+        node_work_end(node, work, STATUS_OK);
+        return;
+    }
+    work_move(work, WORK_HOLDING, loop_now_ns(node->loop));
+    node->legs[work->leg]->sampled(node->leg_selves[work->leg], work, first);
+}
+
+static void part_sampled(struct node *node, const struct step_record *record,
+                         const struct step_part *part)
+{
+    struct work *work = part->work;
+    const struct kern_sample_out *out = engine_step_result(record->step, part->sample);
+    if (!out->finished)
+        return; /* cancelled */
+    if (!out->finite) {
+        node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__FAILED, STATUS_NONFINITE,
+                       "an activation of this request is not finite");
+        return;
+    }
+    struct kv_first first = {.position = work->generated_count,
+                             .token_id = out->token,
+                             .logprob = out->logprob,
+                             .top_count = out->top_count};
+    assert(out->top_count <= KV_LOGPROBS_MAX);
+    for (uint32_t i = 0; i < out->top_count; i++)
+        first.top[i] = (struct kv_logprob){out->top_ids[i], out->top_logprobs[i]};
+    uint64_t begin_ns, end_ns;
+    engine_step_times(record->step, &begin_ns, &end_ns);
+    struct outbox_token token = {
+        .attempt = work->key.transfer,
+        .position = first.position,
+        .token = {first.token_id, first.logprob},
+        .top = first.top,
+        .top_count = first.top_count,
+    };
+    bool prompt = work->state == WORK_PROMPT;
+    if (prompt)
+        token.prefill_us = (clock_now_ns() - work->arrived_ns) / NS_PER_US;
+    else if (first.position == work->received_count + 1)
+        token.decode_us = (end_ns - begin_ns) / NS_PER_US;
+    metric_add(node->counted.tokens_completion, 1);
+    if (node_work_token(node, work, &token) && prompt)
+        prompt_sampled(node, work, &first);
+}
+
+static void step_done(struct node *node, struct step_record *record)
+{
+    struct step_loop *steps = &node->steps;
+    for (uint32_t i = 0; i < record->part_count; i++) {
+        struct step_part *part = &record->parts[i];
+        struct work *work = part->work;
+        assert(work->life == part->life); /* an entry waits (LEAVING) for the steps it is in */
+        work->steps_outstanding--;
+        if (part->sample != ENGINE_NONE)
+            work->samples_pending--;
+        if (!work_live(work))
+            continue;
+        if (part->prompt)
+            metric_add(node->counted.tokens_prompt, part->rows);
+        if (part->sample != ENGINE_NONE)
+            part_sampled(node, record, part);
+    }
+    if (record->prompt_rows) {
+        uint64_t begin_ns, end_ns;
+        engine_step_times(record->step, &begin_ns, &end_ns);
+        double rate = record->prompt_rows * 1e9 / (double)(end_ns - begin_ns + 1);
+        steps->prompt_tokens_per_s =
+            steps->prompt_tokens_per_s > 0 ? 0.75 * steps->prompt_tokens_per_s + 0.25 * rate : rate;
+    }
+    record->step = NULL;
+    steps->in_flight--;
+}
+
+void step_complete(struct node *node)
+{
+    struct engine_event event;
+    while (engine_poll(node->engine, &event)) {
+        struct step_record *record =
+            event.kind == ENGINE_COPY_DONE ? NULL : engine_step_cookie(event.step);
+        switch (event.kind) {
+        case ENGINE_RUN_DONE:
+            run_done(node, record, event.run);
+            break;
+        case ENGINE_STEP_DONE:
+            step_done(node, record);
+            break;
+        case ENGINE_COPY_DONE: {
+            struct work *work = copies_done(&node->copies, event.copy);
+            const struct node_leg *leg = node->legs[work->leg];
+            if (leg && leg->copied)
+                leg->copied(node->leg_selves[work->leg], work, event.copy);
+            break;
+        }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+/* The step loop: plans a batch (sched/batch.h), hands it to the engine, and takes its tokens.
+ *
+ *     SUBMIT    step_submit: while fewer than `in_flight_max` steps are with the engine, plan and submit another. A decoding
+ *               sequence whose last token is still unknown takes it from the step before (prev_sample).
+ *     COMPLETE  step_complete: run of layers done ─▶ pieces are sealed (prefill legs); step done ─▶ tokens, ends.
+ *
+ * A step that was submitted before a token was known to end its answer computes one row too many; its result is ignored.
+ * Owner: the loop thread. */
+#ifndef BATON_NODE_STEP_H
+#define BATON_NODE_STEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "sched/batch.h"
+
+struct node;
+struct work;
+struct engine_step;
+
+enum { STEPS_IN_FLIGHT_MAX = 2 };
+
+struct step_part {
+    struct work *work;
+    uint32_t life, rows, position, sample;
+    uint32_t block_begin, block_end; /* blocks that this step seals */
+    bool prompt;
+};
+
+struct step_record {
+    struct engine_step *step; /* NULL: not in use */
+    struct step_part *parts;  /* [sequences_max] */
+    uint32_t part_count, prompt_rows;
+};
+
+struct step_loop {
+    struct step_record records[STEPS_IN_FLIGHT_MAX];
+    uint32_t in_flight, in_flight_max;
+    struct batch_limits limits;
+    struct batch_state batch;
+    struct batch_candidate *candidates; /* [works] */
+    struct batch_share *shares;         /* [sequences_max] */
+    double prompt_tokens_per_s;         /* measured over steps that computed prompts; 0: not yet */
+};
+
+enum status step_loop_init(struct node *node);
+void step_loop_finish(struct node *node);
+void step_submit(struct node *node);
+void step_complete(struct node *node);
+
+#endif

@@ -1,0 +1,142 @@
+/* The work of a node: one `struct work` for each attempt that it holds, whatever the leg, in a table of fixed size.
+ *
+ *                       ┌──────────────────────────── LEG_PREFILL, LEG_LOCAL ─────────────────────────────┐
+ *             pages     │                    last chunk, P                                                │
+ *     FREE ─▶ WAITING ──┴─▶ PROMPT ─────────────────────────▶ HOLDING ─── D has all, lease, ... ─────┐    │
+ *                 │            └──────── last chunk, local ──────────────▶ DECODING ── last token ──┐ │    │
+ *                 │ pages, D                                                ▲   ▲                    │ │    │
+ *                 └─────────▶ FETCHING ── all verified, first token known ──┘   │                    │ │    │
+ *                                 └────── all verified, P gone ─▶ ORPHAN ── token┘                   │ │    │
+ *                                                                                                    ▼ ▼    │
+ *     any of them ── End, stream's end, dropped, deadline, failure ────────────────────────────────▶ ENDING ◀┘
+ *                                                                                                      │
+ *     FREE ◀── last step has ended ── LEAVING ◀── pages free ──────────────────────────────────────────┤
+ *       ▲                                                                                               │ 5 s
+ *       └──────────────────────── drained after all ── QUARANTINED ◀────────────────────────────────────┘
+ *
+ *     state        parked until (waker)                              and at most (deadline)
+ *     WAITING      it is the oldest in the pool's line and pages     the request's deadline; the stream
+ *                  are free (any page freed)
+ *     PROMPT       a step ends                                       the request's deadline; health reports a stuck engine
+ *     HOLDING      D's DONE (source)                                 the lease, 8 s, renewed by PULL, piece or Renew
+ *     FETCHING     pieces, FIRST or FirstToken (sink)                the sink's 2 s; the request's deadline
+ *     ORPHAN       FirstToken                                        4 s; the request's deadline
+ *     DECODING     a step ends                                       the request's deadline
+ *     ENDING       the running layer, copies and transfers end       5 s, then QUARANTINED
+ *     QUARANTINED  the same                                          the transport's end; the pages are nobody's meanwhile
+ *     LEAVING      the steps in flight that read its arrays end      an engine that is stuck
+ *
+ * Invariant: pages are owned (pool) by the work's index exactly in PROMPT to ENDING; an engine slot is held in every state but
+ * FREE; `ended` is reported once, when the pages are free or quarantined.
+ *
+ * Owner: the loop thread. Nothing is allocated after work_table_init. */
+#ifndef BATON_NODE_WORK_H
+#define BATON_NODE_WORK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/sm.h"
+#include "kvtransfer/frame.h"
+#include "sched/pool.h"
+#include "sched/sampling.h"
+
+enum work_leg { WORK_LEG_PREFILL, WORK_LEG_DECODE, WORK_LEG_LOCAL, WORK_LEG_COUNT };
+
+enum work_state {
+    WORK_FREE,
+    WORK_WAITING,
+    WORK_PROMPT,
+    WORK_HOLDING,
+    WORK_FETCHING,
+    WORK_ORPHAN,
+    WORK_DECODING,
+    WORK_ENDING,
+    WORK_QUARANTINED,
+    WORK_LEAVING,
+    WORK_STATE_COUNT
+};
+extern const struct sm_table work_states;
+
+struct work {
+    /* who */
+    uint8_t state;     /* enum work_state */
+    uint8_t leg;       /* enum work_leg */
+    uint32_t index;    /* in the table; the owner's number in the pool */
+    uint32_t life;     /* counts the uses of this entry, so that a late result is recognised */
+    struct kv_key key; /* router incarnation, request, attempt, this node's assignment number */
+    uint64_t age;      /* admission number; lower is older */
+    bool alone, last_leg;
+    uint64_t arrived_ns, deadline_ns, state_since_ns;
+
+    /* what: prompt and answer in one array, [prompt_count][generated_count] */
+    uint32_t *tokens; /* [tokens_max of the table] */
+    uint32_t prompt_count, generated_count;
+    uint32_t received_count;         /* generated tokens that came with the assignment */
+    uint32_t answer_max;             /* tokens of the whole answer */
+    struct sampling_params sampling; /* its arrays are the two below */
+    struct sampling_bias *bias;      /* [SAMPLING_LOGIT_BIAS_MAX] */
+    uint32_t *stop_ids;              /* [SAMPLING_STOP_IDS_MAX] */
+    uint64_t seed;
+    uint32_t n_index;
+
+    /* computing */
+    uint32_t slot;                         /* the engine's */
+    uint32_t rows_submitted;               /* positions given to the engine so far */
+    uint32_t samples_pending, prev_sample; /* of the step submitted last */
+    uint32_t steps_outstanding;
+
+    /* pages */
+    uint32_t *pages; /* block table [pages_max of the table] */
+    uint32_t page_count, pages_needed;
+    uint32_t pages_moved; /* the first blocks, that travel between P and D */
+    struct pool_waiter waiter;
+
+    /* hand-off */
+    uint64_t transfer;                          /* the source's or the sink's name for it */
+    bool transfer_live;                         /* until its `released` */
+    uint32_t copies;                            /* engine copies in flight on its pages */
+    uint32_t pieces_left;                       /* P: not ready yet; D: not verified yet */
+    uint64_t source_incarnation, source_number; /* D: where the pages are */
+    uint64_t moved_bytes;
+    struct kv_first first;
+    bool first_known;
+    bool ended_reported;
+    bool silent; /* its stream is gone: nothing is reported */
+};
+
+struct work_table {
+    struct work *works; /* [count] */
+    uint32_t count;
+    uint32_t tokens_max, pages_max; /* of one sequence */
+    void *memory[4];
+};
+
+enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,
+                            uint32_t pages_max);
+void work_table_finish(struct work_table *table);
+
+/* A free entry, blank but for its arrays; NULL: all are taken. It stays FREE until work_move. */
+struct work *work_take(struct work_table *table);
+/* The work of this attempt that is not over (ENDING and later are). NULL: none. */
+struct work *work_find(struct work_table *table, struct kv_id attempt);
+/* Any entry of this attempt, over or not. */
+struct work *work_find_any(struct work_table *table, struct kv_id attempt);
+void work_move(struct work *work, enum work_state to, uint64_t now_ns);
+
+static inline uint32_t work_total(const struct work *work)
+{
+    return work->prompt_count + work->generated_count;
+}
+/* It holds pages, or wants to, and is not over. */
+static inline bool work_live(const struct work *work)
+{
+    return work->state != WORK_FREE && work->state < WORK_ENDING;
+}
+
+/* Whether the token just appended ends the answer, by ids (stop) or length. `count` counts it already. */
+enum work_finish { WORK_FINISH_NONE, WORK_FINISH_STOP, WORK_FINISH_LENGTH };
+enum work_finish work_finish(const struct work *work);
+
+#endif
