@@ -1,0 +1,69 @@
+/* What the commands of `baton` share: a connection to a router, calls that wait for their answer, and exit codes.
+ *
+ *     main.c ──▶ cmd_generate, cmd_chat      stream.c (one answer, resumed when its stream breaks), stats.c
+ *            ──▶ cmd_status, cmd_drain       client_call
+ *            ──▶ cmd_up                      child.c (a child process that is started again), spawns the programs
+ *            ──▶ cmd_inspect                 model/ alone, no server
+ *
+ * Each command is one short life: parse, connect, run the loop until done, exit. Errors are printed here, as one line on stderr
+ * that begins with the command and ends with the next step.
+ *
+ * Owner: the main thread, which runs the loop. */
+#ifndef BATON_CLIENT_CLIENT_H
+#define BATON_CLIENT_CLIENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/config.h"
+#include "base/loop.h"
+#include "proto/rpc/rpc.h"
+
+#define CLIENT_SERVER_INITIAL "127.0.0.1:7070"
+
+struct client {
+    const char *command; /* "baton generate": begins every error */
+    char server[300];
+    struct loop *loop;
+    struct rpc *rpc;
+    struct rpc_channel *channel;
+    enum rpc_channel_state state; /* of the channel */
+    bool reached;                 /* it was READY once */
+    bool interrupted;             /* SIGINT or SIGTERM came; the command clears it */
+    void (*on_interrupt)(void *context);
+    void *interrupt_context;
+    struct loop_signals signals;
+};
+
+/* Blocks SIGINT and SIGTERM, creates loop and channel; connects when first needed. Prints its error. */
+enum exit_code client_open(struct client *client, const char *command,
+                           const struct config_address *server);
+void client_close(struct client *client);
+
+/* One unary call. EXIT_CODE_DONE: *response_out is to be freed with protobuf_c_message_free_unpacked(…, NULL). Otherwise the
+ * error was printed: NO_SERVER, REFUSED or INTERRUPTED. */
+enum exit_code client_call(struct client *client, const char *path, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *response_descriptor,
+                           uint64_t timeout_ns, ProtobufCMessage **response_out);
+
+/* "COMMAND: message" on stderr, as one printable line. */
+void client_complain(const char *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The line for "nobody answers at that address". */
+void client_complain_unreached(const struct client *client, const char *detail);
+/* "INVALID_ARGUMENT" */
+const char *client_grpc_code_name(enum grpc_code code);
+/* Text from a model or a server, to stdout. On a terminal, control characters but line feed and tab become '?', so that
+ * no answer can drive it. False when it cannot be written. */
+bool client_print_text(const char *text, size_t bytes);
+
+/* --- the commands; argv[0] is the command's own word; they return the exit code --- */
+int cmd_up(int argc, char **argv);
+int cmd_generate(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_drain(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
+
+#endif

@@ -1,0 +1,254 @@
+/* `baton status` and `baton drain`: an operator's view of a cluster, by the Cluster service.
+ * Owner: the main thread. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "proto/baton/v1/baton.pb-c.h"
+#include "proto/json.h"
+
+enum { CALL_TIMEOUT_S = 10 };
+
+static enum exit_code get_status(struct client *client, Baton__V1__ClusterStatus **status_out)
+{
+    Baton__V1__GetStatusRequest request = BATON__V1__GET_STATUS_REQUEST__INIT;
+    ProtobufCMessage *message;
+    enum exit_code code =
+        client_call(client, "/baton.v1.Cluster/GetStatus", &request.base,
+                    &baton__v1__cluster_status__descriptor, CALL_TIMEOUT_S * NS_PER_S, &message);
+    if (code == EXIT_CODE_DONE)
+        *status_out = (Baton__V1__ClusterStatus *)message;
+    return code;
+}
+
+/* --- status --- */
+
+struct status_options {
+    struct config_address server;
+    bool json;
+};
+
+static const struct config_option status_table[] = {
+    {.key = "server",
+     .type = CONFIG_ADDRESS,
+     CONFIG_FIELD(struct status_options, server),
+     .letter = 's',
+     .initial = CLIENT_SERVER_INITIAL,
+     .help = "the router"},
+    {.key = "json",
+     .type = CONFIG_BOOL,
+     CONFIG_FIELD(struct status_options, json),
+     .flag_only = true,
+     .help = "ClusterStatus as JSON"},
+};
+
+static const struct config_schema status_schema = {
+    .program = "baton status",
+    CONFIG_TABLE(status_table),
+    .summary = "the nodes of a cluster: roles, states, pages, sequences",
+    .example = "  baton status -s 10.0.0.1:7070\n",
+};
+
+/* A table whose columns are as wide as their widest cell. Cells are a server's words: printed without control characters. */
+enum { COLUMNS = 9, CELL_BYTES = 64 };
+
+static void fill_row(const Baton__V1__NodeStatus *node, char cells[COLUMNS][CELL_BYTES])
+{
+    snprintf(cells[0], CELL_BYTES, "%s", node->name);
+    snprintf(cells[1], CELL_BYTES, "%s", node->role);
+    snprintf(cells[2], CELL_BYTES, "%s", node->state);
+    snprintf(cells[3], CELL_BYTES, "%u/%u/%u", node->sequences_waiting,
+             node->sequences_transferring, node->sequences_running);
+    snprintf(cells[4], CELL_BYTES, "%u/%u", node->pages_used + node->pages_reserved,
+             node->pages_total);
+    snprintf(cells[5], CELL_BYTES, "%u", node->pages_cached);
+    snprintf(cells[6], CELL_BYTES, "%s", node->transport);
+    snprintf(cells[7], CELL_BYTES, "%" PRIu64 " ms", node->heartbeat_age_ms);
+    snprintf(cells[8], CELL_BYTES, "%s", node->http);
+}
+
+static void print_rows(char (*cells)[COLUMNS][CELL_BYTES], size_t rows)
+{
+    size_t widths[COLUMNS] = {0};
+    for (size_t i = 0; i < rows; i++)
+        for (size_t c = 0; c < COLUMNS; c++) {
+            size_t bytes = strlen(cells[i][c]);
+            widths[c] = bytes > widths[c] ? bytes : widths[c];
+        }
+    for (size_t i = 0; i < rows; i++) {
+        char line[COLUMNS * (CELL_BYTES + 2) + 2];
+        size_t used = 0;
+        for (size_t c = 0; c < COLUMNS; c++)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%-*s%s",
+                                     c + 1 < COLUMNS ? (int)widths[c] : 0, cells[i][c],
+                                     c + 1 < COLUMNS ? "  " : "");
+        for (char *at = line; *at; at++)
+            if ((unsigned char)*at < 0x20 || *at == 0x7f)
+                *at = '?';
+        printf("%s\n", line);
+    }
+}
+
+static int print_table(const Baton__V1__ClusterStatus *status)
+{
+    static const char *const heads[COLUMNS] = {"NODE",          "ROLE",      "STATE",
+                                               "WAIT/MOVE/RUN", "PAGES",     "CACHED",
+                                               "TRANSPORT",     "HEARTBEAT", "HTTP"};
+    char(*cells)[COLUMNS][CELL_BYTES] = calloc(status->n_nodes + 1, sizeof *cells);
+    if (!cells) {
+        client_complain("baton status", "out of memory");
+        return EXIT_CODE_FAILED;
+    }
+    printf("up %" PRIu64 " s, %u requests running, %u waiting\n", status->uptime_s,
+           status->requests_running, status->requests_waiting);
+    for (size_t c = 0; c < COLUMNS; c++)
+        snprintf(cells[0][c], CELL_BYTES, "%s", heads[c]);
+    for (size_t i = 0; i < status->n_nodes; i++)
+        fill_row(status->nodes[i], cells[i + 1]);
+    if (status->n_nodes)
+        print_rows(cells, status->n_nodes + 1);
+    else
+        printf("no nodes\n");
+    free(cells);
+    return EXIT_CODE_DONE;
+}
+
+int cmd_status(int argc, char **argv)
+{
+    struct status_options options;
+    struct config *config;
+    struct client client;
+    Baton__V1__ClusterStatus *status;
+    int code;
+    if (!config_start(&status_schema, argc, argv, &options, &config, &code))
+        return code;
+    code = client_open(&client, status_schema.program, &options.server);
+    if (code == EXIT_CODE_DONE) {
+        code = get_status(&client, &status);
+        if (code == EXIT_CODE_DONE) {
+            if (options.json) {
+                struct buf line = BUF_INIT;
+                json_print_message(&line, &status->base, NULL);
+                buf_append_text(&line, "\n");
+                fwrite(line.data, 1, line.bytes, stdout);
+                buf_finish(&line);
+            } else {
+                code = print_table(status);
+            }
+            if (fflush(stdout) != 0)
+                code = EXIT_CODE_FAILED;
+            baton__v1__cluster_status__free_unpacked(status, NULL);
+        }
+        client_close(&client);
+    }
+    config_destroy(config);
+    return code;
+}
+
+/* --- drain --- */
+
+struct drain_options {
+    struct config_address server;
+    bool wait;
+    uint64_t deadline_ns;
+};
+
+static const struct config_option drain_table[] = {
+    {.key = "server",
+     .type = CONFIG_ADDRESS,
+     CONFIG_FIELD(struct drain_options, server),
+     .letter = 's',
+     .initial = CLIENT_SERVER_INITIAL,
+     .help = "the router"},
+    {.key = "wait",
+     .type = CONFIG_BOOL,
+     CONFIG_FIELD(struct drain_options, wait),
+     .flag_only = true,
+     .help = "until the node has left"},
+    {.key = "deadline",
+     .type = CONFIG_DURATION,
+     CONFIG_FIELD(struct drain_options, deadline_ns),
+     .flag_only = true,
+     .initial = "300",
+     .min = 1,
+     .max = INT64_C(86400) * 1000000000,
+     .argument = "SECONDS",
+     .help = "with --wait: at most so long"},
+};
+
+static const struct config_schema drain_schema = {
+    .program = "baton drain",
+    CONFIG_TABLE(drain_table),
+    .summary = "a node takes no new work, and leaves when its work is done",
+    .example = "  baton drain decode-1 --wait\n",
+    .positionals = "NODE",
+    .positionals_min = 1,
+    .positionals_max = 1,
+};
+
+/* The node's state, "" when it is not listed. */
+static enum exit_code state_of(struct client *client, const char *node, char *out, size_t out_bytes)
+{
+    Baton__V1__ClusterStatus *status;
+    enum exit_code code = get_status(client, &status);
+    if (code != EXIT_CODE_DONE)
+        return code;
+    out[0] = 0;
+    for (size_t i = 0; i < status->n_nodes; i++)
+        if (!strcmp(status->nodes[i]->name, node))
+            snprintf(out, out_bytes, "%s", status->nodes[i]->state);
+    baton__v1__cluster_status__free_unpacked(status, NULL);
+    return EXIT_CODE_DONE;
+}
+
+static enum exit_code wait_gone(struct client *client, const char *node, uint64_t deadline_ns)
+{
+    for (;;) {
+        char state[32];
+        enum exit_code code = state_of(client, node, state, sizeof state);
+        if (code != EXIT_CODE_DONE)
+            return code;
+        if (!state[0] || !strcmp(state, "dead"))
+            return EXIT_CODE_DONE;
+        uint64_t until_ns = clock_now_ns() + 200 * NS_PER_MS;
+        if (until_ns > deadline_ns) {
+            client_complain(client->command, "%s: still %s at the deadline; it goes on draining",
+                            node, state);
+            return EXIT_CODE_HALF_WAY;
+        }
+        while (clock_now_ns() < until_ns && !client->interrupted)
+            loop_round(client->loop, 50 * NS_PER_MS);
+        if (client->interrupted)
+            return EXIT_CODE_INTERRUPTED;
+    }
+}
+
+int cmd_drain(int argc, char **argv)
+{
+    struct drain_options options;
+    struct config *config;
+    struct client client;
+    ProtobufCMessage *response;
+    int code;
+    if (!config_start(&drain_schema, argc, argv, &options, &config, &code))
+        return code;
+    const char *node = config_positionals(config).items[0];
+    code = client_open(&client, drain_schema.program, &options.server);
+    if (code == EXIT_CODE_DONE) {
+        Baton__V1__DrainRequest request = BATON__V1__DRAIN_REQUEST__INIT;
+        request.node = (char *)node;
+        code = client_call(&client, "/baton.v1.Cluster/Drain", &request.base,
+                           &baton__v1__drain_response__descriptor, CALL_TIMEOUT_S * NS_PER_S,
+                           &response);
+        if (code == EXIT_CODE_DONE) {
+            protobuf_c_message_free_unpacked(response, NULL);
+            if (options.wait)
+                code = wait_gone(&client, node, clock_now_ns() + options.deadline_ns);
+        }
+        client_close(&client);
+    }
+    config_destroy(config);
+    return code;
+}
