@@ -132,6 +132,15 @@ static void link_fail(struct kv_link *link, enum status status)
     assert(list_empty(&link->source_ring));
 }
 
+/* Both sides connect, in either order: also a link that failed lets its peer come again. */
+static void link_expect(struct kv_link *link)
+{
+    struct kv_links *links = link->links;
+    if (link->host.ss_family)
+        xfer_expect(links->xfer, (const struct sockaddr *)&link->host, links->now_ns,
+                    links->options.expect_ns);
+}
+
 /* The endpoint is gone, or given up on. */
 static void link_closed(struct kv_link *link)
 {
@@ -142,10 +151,13 @@ static void link_closed(struct kv_link *link)
     link->since_ns = link->links->now_ns;
     link->links->ticked_ns = 0;
     sm_move(&link_table, &link->state, link->leaving ? KV_LINK_FREE : KV_LINK_DOWN);
+    if (!link->leaving)
+        link_expect(link);
 }
 
 static enum status link_open_peer(struct kv_link *link, struct err *err)
 {
+    link_expect(link);
     struct xfer_peer *peer;
     enum status status =
         xfer_peer_open(link->links->xfer, link->address, link->address_bytes, link, &peer, err);
@@ -467,6 +479,7 @@ enum status kv_links_create(const struct kv_links_options *options,
     o->window_ns = o->window_ns ? o->window_ns : 250 * NS_PER_MS;
     o->stall_ns = o->stall_ns ? o->stall_ns : 4 * NS_PER_S;
     o->hello_ns = o->hello_ns ? o->hello_ns : 500 * NS_PER_MS;
+    o->expect_ns = o->expect_ns ? o->expect_ns : 3 * NS_PER_S;
     o->quarantine_ns = o->quarantine_ns ? o->quarantine_ns : NS_PER_S;
     if (events)
         links->events = *events;
@@ -558,6 +571,10 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
                              .address_bytes = options->address_bytes};
     list_init(&link->source_ring);
     memcpy(link->address, options->address, options->address_bytes);
+    if (options->host)
+        memcpy(&link->host, options->host,
+               options->host->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
+                                                    : sizeof(struct sockaddr_in));
     enum status status = link_open_peer(link, err);
     if (status) {
         link->incarnation = 0;

@@ -121,6 +121,8 @@ struct kv_link_options {
     uint64_t incarnation;   /* the peer's */
     const uint8_t *address; /* xfer_address of its worker; copied */
     size_t address_bytes;
+    const struct sockaddr
+        *host;     /* IPv4 or IPv6 that it connects from, for xfer_expect; copied; NULL: unknown */
     void *context; /* the caller's, for kv_link_context */
 };
 /* FULL: links_max; ALREADY open for this incarnation: IN_USE; INVALID, DEVICE as xfer_peer_open. */

@@ -86,7 +86,6 @@ struct xfer_options {
     const char *port_range; /* "20000-20100"; NULL: any */
     unsigned peers_max;     /* endpoints at once, those that are still draining included; 0: 64 */
     unsigned frames_max;    /* frames in flight, over all peers; 0: 1024 */
-    unsigned ops_max;       /* operations in flight, over all peers; 0: 4096 */
     bool filter; /* drop every connection but those of xfer_expect (needs a TCP transport) */
 };
 
