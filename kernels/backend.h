@@ -70,7 +70,11 @@ enum status kern_backend_find(const char *name, const struct kern_backend **back
 
 /* --- the metadata of a step --- */
 
-enum { KERN_TOP_MAX = 20 };
+enum {
+    KERN_TOP_MAX = 20,
+    KERN_HEAD_DIM_MAX = 256,
+    KERN_GROUP_MAX = 64, /* query heads to a KV head */
+};
 /* A row's token: an id, or KERN_TOKEN_PREV | s for what sample s of the step `prev` gave. */
 #define KERN_TOKEN_PREV UINT32_C(0x80000000)
 
@@ -157,6 +161,15 @@ struct kern_cancels {
     void *acked_context;
 };
 
+enum status kern_cancels_create(uint32_t slot_count, struct kern_cancels **cancels_out);
+void kern_cancels_destroy(struct kern_cancels *cancels);
+/* Any thread. Setting twice keeps the first. */
+void kern_cancels_set(struct kern_cancels *cancels, uint32_t slot);
+/* For a slot that no step in flight holds: a new sequence takes it. */
+void kern_cancels_reset(struct kern_cancels *cancels, uint32_t slot);
+/* For backends: acknowledges `slot` if its flag is set and notes the lag. True when the flag is set. */
+bool kern_cancels_look(struct kern_cancels *cancels, uint32_t slot);
+
 /* --- descriptions --- */
 
 struct kern_weights_desc {
@@ -199,6 +212,14 @@ struct kern_attention_desc {
     float scale; /* 1 / sqrt(head_dim) */
 };
 
+struct kern_stream_options {
+    uint32_t commands_max; /* operations enqueued and not yet run; more is our own bug (asserted) */
+    bool
+        compute; /* its operations use the device's threads (one such stream a device); else one thread */
+    uint32_t vocab;    /* compute: room for `sample` */
+    uint32_t head_dim; /* compute: room for `attention` */
+};
+
 /* --- the operations --- */
 
 /* Rows of float activations are contiguous: [rows][columns]. Everything after `stream` first is enqueued. No slot may be
@@ -236,9 +257,8 @@ struct kern_ops {
                                uint32_t runs, struct kern_step **step_out);
     void (*step_destroy)(struct kern_step *step);
 
-    /* `commands_max`: how many operations may be enqueued and not yet run; more is our own bug (asserted). `compute`:
-     * its operations use the device's threads; else the stream has a single thread of its own. */
-    enum status (*stream_create)(struct kern_device *device, uint32_t commands_max, bool compute,
+    enum status (*stream_create)(struct kern_device *device,
+                                 const struct kern_stream_options *options,
                                  struct kern_stream **stream_out);
     void (*stream_destroy)(struct kern_stream *stream); /* runs what is enqueued */
     void (*stream_sync)(struct kern_stream *stream);    /* blocks: cold paths only */
@@ -291,8 +311,9 @@ struct kern_ops {
     /* Hashes a piece; EXPORT also copies it to `host`, IMPORT from `host`. `sum_out` is host memory. */
     void (*kv_copy)(struct kern_stream *stream, enum kern_copy_kind kind, struct kern_kv *kv,
                     struct kern_piece piece, void *host, uint64_t *sum_out);
-    /* Fills a page with zero, or (poison) with NaN. */
-    void (*kv_fill)(struct kern_stream *stream, struct kern_kv *kv, uint32_t page, bool poison);
+    /* Fills pages with zero, or (poison) with NaN. `pages` is host memory that stays unchanged until done. */
+    void (*kv_fill)(struct kern_stream *stream, struct kern_kv *kv, const uint32_t *pages,
+                    uint32_t count, bool poison);
 
     /* Bytes between the host and a buffer; `host` stays valid until done. */
     void (*upload)(struct kern_stream *stream, struct kern_buffer *buffer, uint64_t offset,

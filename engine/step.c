@@ -1,0 +1,395 @@
+/* Slots, and a step from its building to its events. See engine.h.
+ *
+ *     IDLE ── engine_step_begin ─▶ OPEN ── engine_submit ─▶ IN_FLIGHT ── STEP_DONE polled ─▶ IDLE
+ *       ▲                            │
+ *       └── engine_step_abandon ─────┘
+ *
+ * The two steps are used in turn, so the step submitted last is never the one that is being filled: its samples can be
+ * referred to. */
+#include "engine/internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+/* --- slots --- */
+
+static void slot_free(struct engine *engine, uint32_t slot)
+{
+    engine->slots[slot] = (struct engine_slot){0};
+    engine->free_slots[engine->free_slot_count++] = slot;
+}
+
+enum status engine_slot_take(struct engine *engine, uint32_t *slot_out)
+{
+    if (engine->free_slot_count == 0)
+        return STATUS_FULL;
+    uint32_t slot = engine->free_slots[--engine->free_slot_count];
+    engine->slots[slot] = (struct engine_slot){.taken = true};
+    kern_cancels_reset(engine->cancels, slot);
+    *slot_out = slot;
+    return STATUS_OK;
+}
+
+void engine_slot_release(struct engine *engine, uint32_t slot)
+{
+    assert(slot < engine->info.slots_max && engine->slots[slot].taken &&
+           !engine->slots[slot].released);
+    engine->slots[slot].released = true;
+    if (engine->slots[slot].in_flight == 0)
+        slot_free(engine, slot);
+}
+
+static void slot_ack(struct engine *engine, uint32_t slot)
+{
+    atomic_store(&engine->cancels->acks[slot], 1);
+}
+
+void engine_cancel(struct engine *engine, uint32_t slot)
+{
+    assert(slot < engine->info.slots_max && engine->slots[slot].taken);
+    kern_cancels_set(engine->cancels, slot);
+    if (engine->slots[slot].in_flight == 0)
+        slot_ack(engine, slot);
+}
+
+static bool slot_cancelled(const struct engine *engine, uint32_t slot)
+{
+    return atomic_load(&engine->cancels->flags[slot]) != 0;
+}
+
+bool engine_cancel_acked(const struct engine *engine, uint32_t slot)
+{
+    assert(slot < engine->info.slots_max);
+    return slot_cancelled(engine, slot) && atomic_load(&engine->cancels->acks[slot]) != 0;
+}
+
+bool engine_slot_failed(const struct engine *engine, uint32_t slot)
+{
+    assert(slot < engine->info.slots_max);
+    return atomic_load(&engine->cancels->failed[slot]) != 0;
+}
+
+uint32_t engine_cancel_layers_max(const struct engine *engine)
+{
+    return atomic_load(&engine->cancels->lag_max);
+}
+
+/* --- building --- */
+
+struct engine_step *engine_step_begin(struct engine *engine)
+{
+    struct engine_step *step = &engine->steps[engine->steps_begun % ENGINE_STEPS];
+    assert(step->state != STEP_OPEN);
+    if (step->state != STEP_IDLE)
+        return NULL;
+    engine->steps_begun++;
+    step->state = STEP_OPEN;
+    step->cookie = NULL;
+    step->next_run = 0;
+    struct kern_step *kern = step->kern;
+    kern->row_count = kern->seq_count = kern->block_count = kern->sample_count = 0;
+    kern->sum_count = 0;
+    kern->prev = NULL;
+    return step;
+}
+
+void engine_step_abandon(struct engine_step *step)
+{
+    assert(step->state == STEP_OPEN);
+    step->state = STEP_IDLE;
+    step->engine->steps_begun--;
+}
+
+static bool input_valid(const struct engine_step *step, const struct engine_seq_input *input)
+{
+    const struct engine *engine = step->engine;
+    const struct engine_info *info = &engine->info;
+    if (input->slot >= info->slots_max || !engine->slots[input->slot].taken ||
+        engine->slots[input->slot].released || input->row_count == 0 ||
+        input->row_count > info->context_tokens ||
+        input->position_begin > info->context_tokens - input->row_count)
+        return false;
+    uint32_t end = input->position_begin + input->row_count;
+    uint32_t pages = (end + info->page_tokens - 1) / info->page_tokens;
+    if (input->page_count < pages)
+        return false;
+    for (uint32_t i = 0; i < pages; i++)
+        if (input->pages[i] >= info->page_count)
+            return false;
+    if (input->prev_sample != ENGINE_NONE) {
+        const struct engine_step *last = engine->last_submitted;
+        return input->row_count == 1 && !input->tokens && last &&
+               input->prev_sample < last->kern->sample_count &&
+               last->kern->samples[input->prev_sample].draw;
+    }
+    if (!input->tokens)
+        return false;
+    for (uint32_t i = 0; i < input->row_count; i++)
+        if (input->tokens[i] >= info->vocab_size)
+            return false;
+    return true;
+}
+
+static void sample_fill(struct kern_sample *sample, const struct engine_sample_input *input,
+                        bool unknown_token)
+{
+    const struct sampling_params *params = input->params;
+    _Static_assert(sizeof(struct kern_bias) == sizeof(struct sampling_bias) &&
+                       offsetof(struct kern_bias, bias) == offsetof(struct sampling_bias, bias),
+                   "the two structs are one");
+    sample->draw = true;
+    sample->temperature = params->temperature;
+    sample->top_p = params->top_p;
+    sample->min_p = params->min_p;
+    sample->top_k = params->top_k;
+    sample->repetition_penalty = params->repetition_penalty;
+    sample->presence_penalty = params->presence_penalty;
+    sample->frequency_penalty = params->frequency_penalty;
+    sample->logprobs = params->logprobs;
+    sample->seed = input->seed;
+    sample->n_index = input->n_index;
+    sample->position = input->generated_count + (unknown_token ? 1 : 0);
+    sample->unknown_token = unknown_token;
+    sample->prompt = input->prompt;
+    sample->prompt_count = input->prompt_count;
+    sample->generated = input->generated;
+    sample->generated_count = input->generated_count;
+    sample->bias = (const struct kern_bias *)params->logit_bias;
+    sample->bias_count = params->logit_bias_count;
+}
+
+/* Pages that these rows fill to the end, and the partial last one when asked for. */
+static void seals_add(struct engine_step *step, const struct engine_seq_input *input)
+{
+    struct kern_step *kern = step->kern;
+    uint32_t page_tokens = step->engine->info.page_tokens;
+    uint32_t first = input->position_begin / page_tokens;
+    uint32_t end = input->position_begin + input->row_count, last = end / page_tokens;
+    if (input->seal_partial && end % page_tokens != 0)
+        last++;
+    for (uint32_t i = first; i < last; i++) {
+        assert(kern->sum_count < kern->caps.sums_max);
+        kern->sum_pages[kern->sum_count] = input->pages[i];
+        kern->sum_seqs[kern->sum_count++] = kern->seq_count;
+    }
+}
+
+enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
+                            uint32_t *sample_out)
+{
+    struct engine *engine = step->engine;
+    struct kern_step *kern = step->kern;
+    const struct engine_info *info = &engine->info;
+    assert(step->state == STEP_OPEN);
+    if (!input_valid(step, input))
+        return STATUS_INVALID;
+    uint32_t end = input->position_begin + input->row_count;
+    uint32_t pages = (end + info->page_tokens - 1) / info->page_tokens;
+    uint32_t samples = input->logits_out ? input->row_count : input->sample ? 1 : 0;
+    if (input->row_count > kern->caps.rows_max - kern->row_count ||
+        kern->seq_count == kern->caps.seqs_max ||
+        pages > kern->caps.blocks_max - kern->block_count ||
+        samples > kern->caps.samples_max - kern->sample_count)
+        return STATUS_FULL;
+
+    seals_add(step, input);
+    uint32_t row = kern->row_count, seq = kern->seq_count;
+    kern->seqs[seq] = (struct kern_seq){.row_begin = row,
+                                        .row_count = input->row_count,
+                                        .position_begin = input->position_begin,
+                                        .block_begin = kern->block_count,
+                                        .block_count = pages,
+                                        .slot = input->slot};
+    memcpy(kern->blocks + kern->block_count, input->pages, pages * sizeof *input->pages);
+    bool prev = input->prev_sample != ENGINE_NONE;
+    for (uint32_t i = 0; i < input->row_count; i++) {
+        kern->tokens[row + i] = prev ? KERN_TOKEN_PREV | input->prev_sample : input->tokens[i];
+        kern->positions[row + i] = input->position_begin + i;
+        kern->row_seqs[row + i] = seq;
+    }
+    if (prev)
+        kern->prev = engine->last_submitted->kern;
+    for (uint32_t i = input->row_count - samples; i < input->row_count; i++) {
+        struct kern_sample *sample = &kern->samples[kern->sample_count++];
+        *sample = (struct kern_sample){.row = row + i, .seq = seq};
+        if (input->logits_out)
+            sample->logits_out = input->logits_out + (size_t)i * info->vocab_size;
+        if (input->sample && i + 1 == input->row_count)
+            sample_fill(sample, input->sample, prev);
+    }
+    if (sample_out)
+        *sample_out = input->sample ? kern->sample_count - 1 : ENGINE_NONE;
+    kern->row_count += input->row_count;
+    kern->seq_count++;
+    kern->block_count += pages;
+    return STATUS_OK;
+}
+
+uint32_t engine_step_rows(const struct engine_step *step)
+{
+    return step->kern->row_count;
+}
+
+void engine_step_cookie_set(struct engine_step *step, void *cookie)
+{
+    step->cookie = cookie;
+}
+
+void *engine_step_cookie(const struct engine_step *step)
+{
+    return step->cookie;
+}
+
+/* --- submitting --- */
+
+enum status engine_submit(struct engine_step *step)
+{
+    struct engine *engine = step->engine;
+    struct kern_step *kern = step->kern;
+    assert(step->state == STEP_OPEN);
+    if (kern->row_count == 0)
+        return STATUS_INVALID;
+    uint32_t page_tokens = engine->info.page_tokens;
+    for (uint32_t s = 0; s < kern->seq_count; s++) {
+        const struct kern_seq *seq = &kern->seqs[s];
+        engine->slots[seq->slot].in_flight++;
+        /* what is written has no checksum any more */
+        uint32_t last = (seq->position_begin + seq->row_count - 1) / page_tokens;
+        for (uint32_t i = seq->position_begin / page_tokens; i <= last; i++)
+            engine->sealed_runs[kern->blocks[seq->block_begin + i]] = 0;
+    }
+    step->state = STEP_IN_FLIGHT;
+    step->submitted_ns = clock_now_ns();
+    engine->steps_submitted++;
+    engine->last_submitted = step;
+    if (engine->steps_submitted - engine->steps_done == 1)
+        atomic_store(&engine->busy_since_ns, step->submitted_ns);
+    engine_fills_enqueue(engine, step);
+    engine_forward(engine, step);
+    return STATUS_OK;
+}
+
+/* --- events --- */
+
+static void step_finish(struct engine *engine, struct engine_step *step)
+{
+    const struct kern_step *kern = step->kern;
+    for (uint32_t s = 0; s < kern->seq_count; s++) {
+        uint32_t slot = kern->seqs[s].slot;
+        struct engine_slot *state = &engine->slots[slot];
+        assert(state->in_flight > 0);
+        if (--state->in_flight)
+            continue;
+        if (slot_cancelled(engine, slot))
+            slot_ack(engine, slot);
+        if (state->released)
+            slot_free(engine, slot);
+    }
+    step->state = STEP_IDLE;
+    engine->steps_done++;
+    const struct engine_step *next = &engine->steps[engine->steps_done % ENGINE_STEPS];
+    bool busy = engine->steps_submitted != engine->steps_done;
+    atomic_store(&engine->busy_since_ns, busy ? next->submitted_ns : 0);
+}
+
+bool engine_poll(struct engine *engine, struct engine_event *event_out)
+{
+    if (engine->steps_done != engine->steps_submitted) {
+        struct engine_step *step = &engine->steps[engine->steps_done % ENGINE_STEPS];
+        if (step->next_run < engine->info.run_count) {
+            uint32_t run = step->next_run;
+            if (engine->ops->event_query(step->run_done[run])) {
+                step->next_run++;
+                engine_sums_store(engine, step, run);
+                *event_out =
+                    (struct engine_event){.kind = ENGINE_RUN_DONE, .step = step, .run = run};
+                return true;
+            }
+        } else if (engine->ops->event_query(step->done)) {
+            step_finish(engine, step);
+            *event_out = (struct engine_event){.kind = ENGINE_STEP_DONE, .step = step};
+            return true;
+        }
+    }
+    struct engine_copy *copy = engine_copy_poll(engine);
+    if (!copy)
+        return false;
+    *event_out = (struct engine_event){.kind = ENGINE_COPY_DONE, .copy = copy};
+    return true;
+}
+
+static bool something_done(const struct engine *engine)
+{
+    if (engine->steps_done != engine->steps_submitted) {
+        const struct engine_step *step = &engine->steps[engine->steps_done % ENGINE_STEPS];
+        const struct kern_event *event =
+            step->next_run < engine->info.run_count ? step->run_done[step->next_run] : step->done;
+        if (engine->ops->event_query(event))
+            return true;
+    }
+    return engine->copies_done != engine->copies_submitted &&
+           engine->ops->event_query(
+               engine->copies[engine->copies_done % engine->info.copies_max].done);
+}
+
+void engine_ring(void *argument)
+{
+    struct engine *engine = argument;
+    pthread_mutex_lock(&engine->mutex);
+    engine->bell++;
+    pthread_cond_broadcast(&engine->rung);
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->wake)
+        engine->wake(engine->wake_context);
+}
+
+bool engine_wait(struct engine *engine, uint64_t timeout_ns)
+{
+    uint64_t deadline_ns = clock_now_ns() + timeout_ns;
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                             .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    bool late = false;
+    pthread_mutex_lock(&engine->mutex);
+    while (!something_done(engine) && !late)
+        late = pthread_cond_timedwait(&engine->rung, &engine->mutex, &until) != 0;
+    pthread_mutex_unlock(&engine->mutex);
+    return something_done(engine);
+}
+
+void engine_set_waker(struct engine *engine, void (*wake)(void *context), void *context)
+{
+    assert(engine->steps_submitted == 0 && engine->copies_submitted == 0);
+    engine->wake = wake;
+    engine->wake_context = context;
+}
+
+const struct kern_sample_out *engine_step_result(const struct engine_step *step, uint32_t sample)
+{
+    assert(step->state != STEP_IN_FLIGHT && sample < step->kern->sample_count);
+    return &step->kern->outs[sample];
+}
+
+void engine_step_times(const struct engine_step *step, uint64_t *begin_ns_out, uint64_t *end_ns_out)
+{
+    *begin_ns_out = step->kern->begin_ns;
+    *end_ns_out = step->kern->end_ns;
+}
+
+const uint32_t *engine_step_sealed(const struct engine_step *step, uint32_t *count_out)
+{
+    *count_out = step->kern->sum_count;
+    return step->kern->sum_pages;
+}
+
+void engine_progress(const struct engine *engine, struct engine_progress *progress_out)
+{
+    const struct kern_cancels *cancels = engine->cancels;
+    *progress_out = (struct engine_progress){
+        .layers_finished = atomic_load(&cancels->layers_finished),
+        .longest_layer_ns = atomic_load(&cancels->longest_layer_ns),
+        .busy_since_ns = atomic_load(&engine->busy_since_ns),
+        .last_layer_ns = atomic_load(&cancels->last_layer_ns),
+    };
+}

@@ -1,0 +1,62 @@
+/* Attention over paged KV, and the RoPE+KV write: what the operations call for one tile or row, per instruction set. The
+ * plain versions (attention_plain.c) are the definition; docs/NUMERICS.md, "Attention".
+ *
+ *     a tile: up to ATTENTION_TILE_ROWS rows of one sequence x the query heads of one KV head
+ *
+ *     block of 64 positions   s_j = scale * (q . K_j)      chain over head_dim, lanes are positions
+ *                             m = max s_j, e_j = exp(s_j - m), l = sum e_j, o = sum e_j V_j     chain over j, lanes are dims
+ *     merge, ascending        M' = max(M, m);  L = L exp(M - M') + l exp(m - M');  O likewise
+ *
+ * Owner: any compute thread; disjoint tiles at once. */
+#ifndef BATON_KERNELS_CPU_ATTENTION_H
+#define BATON_KERNELS_CPU_ATTENTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/isa.h"
+
+enum {
+    ATTENTION_BLOCK = 64,     /* absolute positions that give one partial result */
+    ATTENTION_TILE_ROWS = 16, /* consecutive rows that share the loads of a block */
+};
+
+/* One row of one sequence: q [heads][head_dim] is turned in place, k and v [kv_heads][head_dim] go to the page. */
+struct cpu_rope_row {
+    const float *cos, *sin; /* [pairs] of the row's position */
+    uint32_t pairs, head_dim, heads, kv_heads;
+    uint32_t page_tokens, token; /* the row's place in its page */
+    float *q, *k;
+    const float *v;
+    void *k_page,
+        *v_page; /* [kv_heads][head_dim][page_tokens], [kv_heads][page_tokens][head_dim] */
+};
+
+struct cpu_attention_tile {
+    const float
+        *q;     /* first row's first query head of the group; rows are row_stride floats apart */
+    float *out; /* same shape */
+    size_t row_stride;    /* heads * head_dim */
+    uint32_t rows, group; /* query heads of this KV head, adjacent */
+    uint32_t position;    /* of the first row */
+    uint32_t head_dim, page_tokens;
+    float scale;
+    const uint32_t *blocks; /* the sequence's block table */
+    const uint8_t *k, *v;   /* this KV head and layer in page 0 */
+    uint64_t page_bytes;    /* from one page to the next */
+    float *scratch;         /* [cpu_attention_scratch_floats] */
+};
+
+/* Room for one tile's running results, (2 + head_dim) a row and head, and for one row's scores and partial outputs. */
+size_t cpu_attention_scratch_floats(uint32_t head_dim);
+
+struct cpu_attention_kernels {
+    void (*rope_kv[KERN_KV_TYPE_COUNT])(const struct cpu_rope_row *row);
+    void (*tile[KERN_KV_TYPE_COUNT])(const struct cpu_attention_tile *tile);
+};
+
+extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2;
+const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level isa);
+
+#endif

@@ -1,0 +1,206 @@
+/* The inside of the CPU backend: what a device, buffer, stream and step are made of. Only kernels/cpu/ includes this.
+ *
+ *     loop thread ── cpu_stream_push ─▶ ring of commands ─▶ stream thread ─▶ cpu_pool_run ─▶ workers
+ *
+ * The opaque variant is the same code with two differences: every region of memory is unreadable (PROT_NONE) unless a
+ * stream is running commands, and a stream runs only as far as an armed or awaited event.
+ *
+ * Owner: fields say who writes them; the rest is fixed after creation. */
+#ifndef BATON_KERNELS_CPU_DEVICE_H
+#define BATON_KERNELS_CPU_DEVICE_H
+
+#include <pthread.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/quant.h"
+
+/* Whole pages of memory, zero at first, 4096-byte aligned. */
+struct cpu_region {
+    void *data;
+    size_t bytes;
+};
+
+struct cpu_device {
+    struct kern_device base;
+    bool opaque;
+    enum cpu_isa_level isa;
+    enum kern_compute compute;
+    unsigned threads;
+    pthread_mutex_t mutex;      /* guards the rest */
+    struct cpu_region *regions; /* [region_capacity] */
+    uint32_t region_count, region_capacity;
+    uint32_t readers; /* streams that run commands now (opaque) */
+    bool compute_stream;
+};
+
+static inline struct cpu_device *cpu_device_of(struct kern_device *device)
+{
+    return (struct cpu_device *)device;
+}
+
+enum status cpu_region_create(struct cpu_device *device, size_t bytes,
+                              struct cpu_region *region_out);
+void cpu_region_destroy(struct cpu_device *device, struct cpu_region *region);
+/* Makes the regions readable while a stream runs; nests over streams. No-ops but for the opaque variant. */
+void cpu_device_enter(struct cpu_device *device);
+void cpu_device_leave(struct cpu_device *device);
+
+struct kern_buffer {
+    struct cpu_device *device;
+    struct cpu_region region;
+};
+
+struct kern_weights {
+    struct cpu_weights *weights;
+    uint64_t bytes;
+};
+
+struct kern_acts {
+    struct cpu_device *device;
+    struct cpu_region region;
+    struct cpu_acts acts;
+    uint32_t rows_max;
+};
+
+/* [positions][rope_dims / 2] each */
+struct kern_rope {
+    uint32_t rope_dims, positions;
+    float *cos, *sin;
+};
+
+/* [page][layer]{K [kv_head][head_dim][page_tokens], V [kv_head][page_tokens][head_dim]} */
+struct kern_kv {
+    struct cpu_device *device;
+    struct kern_kv_desc desc;
+    struct cpu_region region;
+    uint64_t half_bytes; /* K, or V, of one layer of one page */
+    uint64_t page_bytes;
+};
+
+static inline uint8_t *cpu_kv_layer(const struct kern_kv *kv, uint32_t page, uint32_t layer)
+{
+    return (uint8_t *)kv->region.data + page * kv->page_bytes + layer * 2 * kv->half_bytes;
+}
+
+/* Working memory of one compute thread. */
+struct cpu_scratch {
+    float *attention; /* see attention.h */
+    struct cpu_sampler *sampler;
+};
+
+/* --- streams --- */
+
+enum { CPU_COMMAND_BYTES = 144 };
+
+struct cpu_command {
+    void (*run)(struct kern_stream *stream, const void *arguments);
+    _Alignas(16) uint8_t arguments[CPU_COMMAND_BYTES];
+};
+
+struct kern_stream {
+    struct cpu_device *device;
+    struct cpu_pool *pool;       /* NULL: the stream's own thread alone */
+    struct cpu_scratch *scratch; /* [threads]; compute streams only */
+    uint32_t head_dim, vocab;
+    struct cpu_command *ring; /* [capacity], a power of two */
+    uint64_t capacity;
+    uint64_t head;          /* the loop thread's: commands pushed */
+    _Atomic uint64_t tail;  /* commands run */
+    _Atomic uint64_t limit; /* commands that may run: head, or (lazy) up to an awaited event */
+    _Atomic uint32_t bell;  /* changes when limit does: what the stream thread sleeps on */
+    _Atomic uint32_t asleep;
+    _Atomic bool stop;
+    uint64_t layer_begin_ns;
+    bool entered; /* the stream thread's: cpu_device_enter is held */
+    pthread_t thread;
+};
+
+/* Copies `bytes` of arguments into the ring. Never blocks; asserts room. */
+void cpu_stream_push(struct kern_stream *stream,
+                     void (*run)(struct kern_stream *stream, const void *arguments),
+                     const void *arguments, size_t bytes);
+
+enum status cpu_stream_create(struct kern_device *device, const struct kern_stream_options *options,
+                              struct kern_stream **stream_out);
+void cpu_stream_destroy(struct kern_stream *stream);
+void cpu_stream_sync(struct kern_stream *stream);
+enum status cpu_event_create(struct kern_device *device, struct kern_event **event_out);
+void cpu_event_destroy(struct kern_event *event);
+void cpu_event_record(struct kern_stream *stream, struct kern_event *event);
+bool cpu_event_query(const struct kern_event *event);
+void cpu_event_wait(struct kern_event *event);
+void cpu_event_arm(struct kern_event *event, void (*fired)(void *context), void *context);
+
+/* --- steps --- */
+
+/* Consecutive rows of one sequence that attention takes together. */
+struct cpu_tile {
+    uint32_t seq, row_begin, row_count;
+};
+
+struct cpu_step {
+    struct kern_step base;  /* first: a struct kern_step * is one of these */
+    uint32_t *row_tokens;   /* [rows_max] resolved by embed */
+    uint8_t *row_bad;       /* [rows_max] a value of the row was not finite */
+    uint8_t *seq_dead;      /* [seqs_max] cancelled */
+    struct cpu_tile *tiles; /* [rows_max] made by step_begin */
+    uint32_t tile_count;
+};
+
+static inline struct cpu_step *cpu_step_of(struct kern_step *step)
+{
+    return (struct cpu_step *)step;
+}
+
+enum status cpu_step_create(struct kern_device *device, const struct kern_step_caps *caps,
+                            uint32_t runs, struct kern_step **step_out);
+void cpu_step_destroy(struct kern_step *step);
+
+/* --- operations: signatures as in struct kern_ops --- */
+
+void cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step);
+void cpu_op_embed(struct kern_stream *stream, struct kern_step *step,
+                  const struct kern_weights *weights, struct kern_buffer *x);
+void cpu_op_layer_begin(struct kern_stream *stream, struct kern_step *step, uint32_t layer);
+void cpu_op_layer_end(struct kern_stream *stream, struct kern_step *step, uint32_t layer);
+void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
+                 const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
+                 struct kern_acts *acts);
+void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
+                   const struct kern_weights *weights, const struct kern_acts *acts,
+                   bool accumulate, struct kern_buffer *out);
+void cpu_op_rope_kv(struct kern_stream *stream, struct kern_step *step,
+                    const struct kern_attention_desc *desc, const struct kern_rope *rope,
+                    struct kern_buffer *q, struct kern_buffer *k, struct kern_buffer *v,
+                    struct kern_kv *kv);
+void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,
+                      const struct kern_attention_desc *desc, const struct kern_buffer *q,
+                      const struct kern_kv *kv, struct kern_buffer *out);
+void cpu_op_acts_from(struct kern_stream *stream, struct kern_step *step,
+                      const struct kern_buffer *in, struct kern_acts *acts);
+void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
+                     const struct kern_buffer *gate, const struct kern_buffer *up,
+                     struct kern_acts *acts);
+void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_buffer *logits,
+                   uint32_t vocab);
+void cpu_op_step_end(struct kern_stream *stream, struct kern_step *step);
+void cpu_op_kv_sums(struct kern_stream *stream, struct kern_step *step, const struct kern_kv *kv,
+                    uint32_t run, uint32_t layer_begin, uint32_t layer_end);
+void cpu_op_kv_copy(struct kern_stream *stream, enum kern_copy_kind kind, struct kern_kv *kv,
+                    struct kern_piece piece, void *host, uint64_t *sum_out);
+void cpu_op_kv_fill(struct kern_stream *stream, struct kern_kv *kv, const uint32_t *pages,
+                    uint32_t count, bool poison);
+
+enum status cpu_rope_create(struct kern_device *device, const struct kern_rope_desc *desc,
+                            struct kern_rope **rope_out);
+void cpu_rope_destroy(struct kern_rope *rope);
+enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc *desc,
+                          struct kern_kv **kv_out);
+uint64_t cpu_kv_layer_bytes(const struct kern_kv *kv);
+void *cpu_kv_piece_host(struct kern_kv *kv, struct kern_piece piece);
+void cpu_kv_destroy(struct kern_kv *kv);
+
+#endif

@@ -1,0 +1,357 @@
+/* See sampler.h.
+ *
+ * Candidates are ordered by (logit after all changes, descending; id, ascending): a total order, so there is one result. The
+ * order is produced lazily, by a heap of 64-bit keys: making it is one pass over the vocabulary, and only as many are taken
+ * off as top_k or top_p keep. Sums that decide something are in double, in the order given in docs/NUMERICS.md. */
+#include "kernels/cpu/sampler.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/mathf.h"
+#include "kernels/cpu/philox.h"
+
+struct cpu_sampler {
+    uint32_t vocab;
+    uint32_t
+        *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
+    float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for */
+    float *weights; /* [vocab] */
+    uint64_t *heap; /* [vocab] keys */
+    uint32_t heap_count;
+    float *kept_weights; /* [vocab] of the candidates taken off the heap, best first */
+    uint32_t *kept_ids;  /* [vocab] */
+};
+
+#define PROMPT_BIT UINT32_C(0x80000000)
+
+enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out)
+{
+    struct cpu_sampler *sampler = calloc(1, sizeof *sampler);
+    if (!sampler)
+        return STATUS_MEMORY;
+    size_t count = vocab ? vocab : 1;
+    *sampler = (struct cpu_sampler){.vocab = vocab,
+                                    .counts = calloc(count, sizeof *sampler->counts),
+                                    .raw = calloc(count, sizeof *sampler->raw),
+                                    .weights = calloc(count, sizeof *sampler->weights),
+                                    .heap = calloc(count, sizeof *sampler->heap),
+                                    .kept_weights = calloc(count, sizeof *sampler->kept_weights),
+                                    .kept_ids = calloc(count, sizeof *sampler->kept_ids)};
+    if (!sampler->counts || !sampler->raw || !sampler->weights || !sampler->heap ||
+        !sampler->kept_weights || !sampler->kept_ids) {
+        cpu_sampler_destroy(sampler);
+        return STATUS_MEMORY;
+    }
+    *sampler_out = sampler;
+    return STATUS_OK;
+}
+
+void cpu_sampler_destroy(struct cpu_sampler *sampler)
+{
+    if (!sampler)
+        return;
+    free(sampler->counts);
+    free(sampler->raw);
+    free(sampler->weights);
+    free(sampler->heap);
+    free(sampler->kept_weights);
+    free(sampler->kept_ids);
+    free(sampler);
+}
+
+/* --- the heap: keys whose unsigned order is (value ascending, id descending), the greatest on top --- */
+
+static uint64_t key_make(float value, uint32_t id)
+{
+    value = value + 0.0f; /* -0 equals +0: make them one */
+    uint32_t bits = mathf_bits(value);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (uint32_t)~id;
+}
+
+static uint32_t key_id(uint64_t key)
+{
+    return ~(uint32_t)key;
+}
+
+static void heap_sift(uint64_t *heap, uint32_t count, uint32_t at)
+{
+    uint64_t key = heap[at];
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= count)
+            break;
+        if (child + 1 < count && heap[child + 1] > heap[child])
+            child++;
+        if (heap[child] <= key)
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = key;
+}
+
+static void heap_make(struct cpu_sampler *sampler, const float *values)
+{
+    sampler->heap_count = sampler->vocab;
+    for (uint32_t i = 0; i < sampler->vocab; i++)
+        sampler->heap[i] = key_make(values[i], i);
+    for (uint32_t i = sampler->vocab / 2; i-- > 0;)
+        heap_sift(sampler->heap, sampler->vocab, i);
+}
+
+static uint32_t heap_take(struct cpu_sampler *sampler)
+{
+    assert(sampler->heap_count > 0);
+    uint32_t id = key_id(sampler->heap[0]);
+    sampler->heap[0] = sampler->heap[--sampler->heap_count];
+    if (sampler->heap_count)
+        heap_sift(sampler->heap, sampler->heap_count, 0);
+    return id;
+}
+
+/* --- log-probabilities of the raw logits --- */
+
+struct log_softmax {
+    float max, log_sum;
+};
+
+static float logprob_of(const struct log_softmax *norm, float logit)
+{
+    return (logit - norm->max) - norm->log_sum;
+}
+
+static void top_fill(struct cpu_sampler *sampler, const struct log_softmax *norm, uint32_t count,
+                     struct kern_sample_out *out)
+{
+    count = count < KERN_TOP_MAX ? count : KERN_TOP_MAX;
+    count = count < sampler->vocab ? count : sampler->vocab;
+    out->top_count = count;
+    if (!count)
+        return;
+    /* few of many: one pass that keeps the best so far, in order */
+    uint64_t best[KERN_TOP_MAX];
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < sampler->vocab; i++) {
+        uint64_t key = key_make(sampler->raw[i], i);
+        if (have == count && key <= best[have - 1])
+            continue;
+        uint32_t at = have < count ? have++ : count - 1;
+        for (; at > 0 && best[at - 1] < key; at--)
+            best[at] = best[at - 1];
+        best[at] = key;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        out->top_ids[i] = key_id(best[i]);
+        out->top_logprobs[i] = logprob_of(norm, sampler->raw[out->top_ids[i]]);
+    }
+}
+
+/* --- changes of the logits --- */
+
+static void penalise(struct cpu_sampler *sampler, const struct kern_sample *sample, uint32_t id,
+                     float *logits)
+{
+    uint32_t count = sampler->counts[id] & ~PROMPT_BIT;
+    if (!sampler->counts[id])
+        return;
+    float logit = logits[id];
+    logit = logit > 0 ? logit / sample->repetition_penalty : logit * sample->repetition_penalty;
+    if (count) {
+        logit = logit - sample->frequency_penalty * (float)count;
+        logit = logit - sample->presence_penalty;
+    }
+    logits[id] = logit;
+    sampler->counts[id] = 0; /* each id once; also leaves the table clean */
+}
+
+static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sample *sample,
+                            int64_t extra, float *logits)
+{
+    if (sample->repetition_penalty == 1.0f && sample->presence_penalty == 0.0f &&
+        sample->frequency_penalty == 0.0f)
+        return;
+    uint32_t *counts = sampler->counts;
+    for (uint32_t i = 0; i < sample->prompt_count; i++)
+        counts[sample->prompt[i]] |= PROMPT_BIT;
+    for (uint32_t i = 0; i < sample->generated_count; i++)
+        counts[sample->generated[i]]++;
+    if (extra >= 0)
+        counts[extra]++;
+    for (uint32_t i = 0; i < sample->prompt_count; i++)
+        penalise(sampler, sample, sample->prompt[i], logits);
+    for (uint32_t i = 0; i < sample->generated_count; i++)
+        penalise(sampler, sample, sample->generated[i], logits);
+    if (extra >= 0)
+        penalise(sampler, sample, (uint32_t)extra, logits);
+}
+
+/* --- the draw --- */
+
+static uint32_t greedy(const float *logits, uint32_t vocab, float max)
+{
+    for (uint32_t i = 0; i < vocab; i++)
+        if (logits[i] == max)
+            return i;
+    return 0; /* not reached: max is one of them */
+}
+
+/* Among all, in order of id. */
+static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sample *sample, double u)
+{
+    double total = 0, sum = 0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < sampler->vocab; i++)
+        if (sampler->weights[i] >= sample->min_p)
+            total += (double)sampler->weights[i];
+    double target = u * total;
+    for (uint32_t i = 0; i < sampler->vocab; i++) {
+        if (!(sampler->weights[i] >= sample->min_p) || sampler->weights[i] == 0.0f)
+            continue;
+        last = i;
+        sum += (double)sampler->weights[i];
+        if (sum > target)
+            break;
+    }
+    return last;
+}
+
+/* Among the best: top_k, then top_p, then min_p; in descending order. */
+static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sample *sample,
+                          const float *values, double u)
+{
+    heap_make(sampler, values);
+    uint32_t vocab = sampler->vocab, kept = 0;
+    double total = 0;
+    bool top_k = sample->top_k && sample->top_k < vocab;
+    if (top_k)
+        for (; kept < sample->top_k; kept++) {
+            uint32_t id = heap_take(sampler);
+            sampler->kept_ids[kept] = id;
+            sampler->kept_weights[kept] = sampler->weights[id];
+            total += (double)sampler->weights[id];
+        }
+    else
+        for (uint32_t i = 0; i < vocab; i++)
+            total += (double)sampler->weights[i];
+    double enough = (double)sample->top_p * total, sum = 0;
+    uint32_t limit = top_k ? kept : vocab, count = 0;
+    while (count < limit) {
+        if (!top_k) {
+            uint32_t id = heap_take(sampler);
+            sampler->kept_ids[count] = id;
+            sampler->kept_weights[count] = sampler->weights[id];
+        }
+        if (count > 0 && !(sampler->kept_weights[count] >= sample->min_p))
+            break;
+        sum += (double)sampler->kept_weights[count++];
+        if (sample->top_p < 1.0f && sum >= enough)
+            break;
+    }
+    double target = u * sum, reached = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        reached += (double)sampler->kept_weights[i];
+        if (reached > target)
+            return sampler->kept_ids[i];
+    }
+    return sampler->kept_ids[count - 1];
+}
+
+void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
+                     const struct kern_sample *sample, int64_t extra, float *logits,
+                     struct kern_sample_out *out)
+{
+    const struct cpu_sampler_loops *loops = &cpu_sampler_loops_plain;
+#if defined(__x86_64__)
+    if (isa >= CPU_ISA_AVX2)
+        loops = &cpu_sampler_loops_avx2;
+#endif
+    uint32_t vocab = sampler->vocab;
+    out->token = 0;
+    out->logprob = 0;
+    out->top_count = 0;
+    if (sample->logits_out)
+        memcpy(sample->logits_out, logits, vocab * sizeof *logits);
+    out->finite = loops->all_finite(logits, vocab);
+    if (!out->finite || !sample->draw)
+        return;
+    struct log_softmax norm = {0};
+    if (sample->logprobs >= 0) {
+        norm.max = loops->max(logits, vocab);
+        norm.log_sum = mathf_log(loops->exp_sum(logits, norm.max, vocab));
+        memcpy(sampler->raw, logits, vocab * sizeof *logits);
+        top_fill(sampler, &norm, (uint32_t)sample->logprobs, out);
+    }
+    for (uint32_t i = 0; i < sample->bias_count; i++)
+        logits[sample->bias[i].token_id] += sample->bias[i].bias;
+    penalties_apply(sampler, sample, extra, logits);
+    float max = loops->max(logits, vocab);
+    if (!mathf_is_finite(max)) { /* a penalty overflowed */
+        out->finite = false;
+        return;
+    }
+    if (sample->temperature == 0.0f) {
+        out->token = greedy(logits, vocab, max);
+    } else {
+        loops->weights(logits, max, sample->temperature, vocab, sampler->weights);
+        double u = philox_uniform(sample->seed, sample->n_index, sample->position, 0);
+        bool all = (!sample->top_k || sample->top_k >= vocab) && sample->top_p >= 1.0f;
+        out->token = all ? draw_all(sampler, sample, u) : draw_best(sampler, sample, logits, u);
+    }
+    if (sample->logprobs >= 0)
+        out->logprob = logprob_of(&norm, sampler->raw[out->token]);
+}
+
+/* --- the operation --- */
+
+struct sample_arguments {
+    struct cpu_step *step;
+    float *logits;
+    uint32_t vocab;
+    struct kern_stream *stream;
+};
+
+static bool seq_failed(const struct cpu_step *step, uint32_t s)
+{
+    const struct kern_seq *seq = &step->base.seqs[s];
+    if (atomic_load(&step->base.cancels->failed[seq->slot]))
+        return true;
+    for (uint32_t r = 0; r < seq->row_count; r++)
+        if (step->row_bad[seq->row_begin + r])
+            return true;
+    return false;
+}
+
+static void sample_item(void *context, uint32_t item, unsigned worker)
+{
+    const struct sample_arguments *a = context;
+    const struct kern_sample *sample = &a->step->base.samples[item];
+    struct kern_sample_out *out = &a->step->base.outs[item];
+    out->finished = !a->step->seq_dead[sample->seq];
+    out->token = 0;
+    if (!out->finished)
+        return;
+    int64_t extra =
+        sample->unknown_token ? (int64_t)a->step->row_tokens[sample->row] : CPU_SAMPLER_NO_EXTRA;
+    cpu_sampler_row(a->stream->scratch[worker].sampler, a->stream->device->isa, sample, extra,
+                    a->logits + (size_t)item * a->vocab, out);
+    out->finite &= !seq_failed(a->step, sample->seq);
+}
+
+static void sample_run(struct kern_stream *stream, const void *arguments)
+{
+    struct sample_arguments a = *(const struct sample_arguments *)arguments;
+    a.stream = stream;
+    cpu_pool_run(stream->pool, a.step->base.sample_count, sample_item, &a);
+}
+
+void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_buffer *logits,
+                   uint32_t vocab)
+{
+    assert(vocab == stream->vocab);
+    struct sample_arguments a = {cpu_step_of(step), logits->region.data, vocab, stream};
+    cpu_stream_push(stream, sample_run, &a, sizeof a);
+}

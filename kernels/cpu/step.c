@@ -1,0 +1,369 @@
+/* A step on the CPU: its metadata, and the operations that are thin over linear.h and quant.h. See backend.h, device.h.
+ *
+ * Each operation is three pieces: cpu_op_X packs its arguments on the loop thread, X_run unpacks them on the stream thread
+ * and cuts the work into items, X_item does one item on any worker. */
+#include "kernels/cpu/device.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kernels/cpu/attention.h"
+
+enum {
+    ROWS_PER_ITEM = 8,   /* of the row-wise operations */
+    ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone */
+    PANELS_PER_ITEM_MIN = 4,
+};
+
+/* --- creation --- */
+
+static void *array_create(size_t count, size_t bytes)
+{
+    return calloc(count ? count : 1, bytes);
+}
+
+enum status cpu_step_create(struct kern_device *device, const struct kern_step_caps *caps,
+                            uint32_t runs, struct kern_step **step_out)
+{
+    (void)device;
+    struct cpu_step *step = calloc(1, sizeof *step);
+    if (!step)
+        return STATUS_MEMORY;
+    struct kern_step *base = &step->base;
+    base->caps = *caps;
+    base->sum_runs = runs;
+    base->tokens = array_create(caps->rows_max, sizeof *base->tokens);
+    base->positions = array_create(caps->rows_max, sizeof *base->positions);
+    base->row_seqs = array_create(caps->rows_max, sizeof *base->row_seqs);
+    base->seqs = array_create(caps->seqs_max, sizeof *base->seqs);
+    base->blocks = array_create(caps->blocks_max, sizeof *base->blocks);
+    base->samples = array_create(caps->samples_max, sizeof *base->samples);
+    base->sum_pages = array_create(caps->sums_max, sizeof *base->sum_pages);
+    base->sum_seqs = array_create(caps->sums_max, sizeof *base->sum_seqs);
+    base->outs = array_create(caps->samples_max, sizeof *base->outs);
+    base->sums = array_create((size_t)runs * caps->sums_max, sizeof *base->sums);
+    step->row_tokens = array_create(caps->rows_max, sizeof *step->row_tokens);
+    step->row_bad = array_create(caps->rows_max, 1);
+    step->seq_dead = array_create(caps->seqs_max, 1);
+    step->tiles = array_create(caps->rows_max, sizeof *step->tiles);
+    if (!base->tokens || !base->positions || !base->row_seqs || !base->seqs || !base->blocks ||
+        !base->samples || !base->sum_pages || !base->sum_seqs || !base->outs || !base->sums ||
+        !step->row_tokens || !step->row_bad || !step->seq_dead || !step->tiles) {
+        cpu_step_destroy(base);
+        return STATUS_MEMORY;
+    }
+    *step_out = base;
+    return STATUS_OK;
+}
+
+void cpu_step_destroy(struct kern_step *base)
+{
+    if (!base)
+        return;
+    struct cpu_step *step = cpu_step_of(base);
+    void *const arrays[] = {base->tokens,   base->positions, base->row_seqs,   base->seqs,
+                            base->blocks,   base->samples,   base->sum_pages,  base->sum_seqs,
+                            base->outs,     base->sums,      step->row_tokens, step->row_bad,
+                            step->seq_dead, step->tiles};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        free(arrays[i]);
+    free(step);
+}
+
+/* --- begin, end, layers --- */
+
+struct step_arguments {
+    struct cpu_step *step;
+    uint32_t layer;
+};
+
+/* Looks at the cancel flags of the step's sequences, and acknowledges them. */
+static void cancels_look(struct cpu_step *step)
+{
+    for (uint32_t s = 0; s < step->base.seq_count; s++)
+        if (kern_cancels_look(step->base.cancels, step->base.seqs[s].slot))
+            step->seq_dead[s] = 1;
+}
+
+static void step_begin_run(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream;
+    struct cpu_step *step = ((const struct step_arguments *)arguments)->step;
+    step->base.begin_ns = clock_now_ns();
+    memset(step->row_bad, 0, step->base.row_count);
+    memset(step->seq_dead, 0, step->base.seq_count);
+    step->tile_count = 0;
+    for (uint32_t s = 0; s < step->base.seq_count; s++) {
+        const struct kern_seq *seq = &step->base.seqs[s];
+        for (uint32_t r = 0; r < seq->row_count; r += ATTENTION_TILE_ROWS) {
+            uint32_t rest = seq->row_count - r;
+            step->tiles[step->tile_count++] = (struct cpu_tile){
+                s, seq->row_begin + r, rest < ATTENTION_TILE_ROWS ? rest : ATTENTION_TILE_ROWS};
+        }
+    }
+}
+
+static void layer_begin_run(struct kern_stream *stream, const void *arguments)
+{
+    struct cpu_step *step = ((const struct step_arguments *)arguments)->step;
+    atomic_fetch_add(&step->base.cancels->layers_begun, 1);
+    cancels_look(step);
+    stream->layer_begin_ns = clock_now_ns();
+}
+
+static void layer_end_run(struct kern_stream *stream, const void *arguments)
+{
+    struct kern_cancels *cancels = ((const struct step_arguments *)arguments)->step->base.cancels;
+    uint64_t now_ns = clock_now_ns(), took_ns = now_ns - stream->layer_begin_ns;
+    if (took_ns > atomic_load(&cancels->longest_layer_ns))
+        atomic_store(&cancels->longest_layer_ns, took_ns);
+    atomic_store(&cancels->last_layer_ns, now_ns);
+    atomic_fetch_add(&cancels->layers_finished, 1);
+}
+
+static void step_end_run(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream;
+    struct cpu_step *step = ((const struct step_arguments *)arguments)->step;
+    cancels_look(step);
+    for (uint32_t s = 0; s < step->base.seq_count; s++) {
+        const struct kern_seq *seq = &step->base.seqs[s];
+        for (uint32_t r = 0; r < seq->row_count && !step->seq_dead[s]; r++)
+            if (step->row_bad[seq->row_begin + r])
+                atomic_store(&step->base.cancels->failed[seq->slot], 1);
+    }
+    step->base.end_ns = clock_now_ns();
+}
+
+void cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step)
+{
+    struct step_arguments a = {cpu_step_of(step), 0};
+    cpu_stream_push(stream, step_begin_run, &a, sizeof a);
+}
+
+void cpu_op_layer_begin(struct kern_stream *stream, struct kern_step *step, uint32_t layer)
+{
+    struct step_arguments a = {cpu_step_of(step), layer};
+    cpu_stream_push(stream, layer_begin_run, &a, sizeof a);
+}
+
+void cpu_op_layer_end(struct kern_stream *stream, struct kern_step *step, uint32_t layer)
+{
+    struct step_arguments a = {cpu_step_of(step), layer};
+    cpu_stream_push(stream, layer_end_run, &a, sizeof a);
+}
+
+void cpu_op_step_end(struct kern_stream *stream, struct kern_step *step)
+{
+    struct step_arguments a = {cpu_step_of(step), 0};
+    cpu_stream_push(stream, step_end_run, &a, sizeof a);
+}
+
+/* --- row-wise operations: one struct of arguments for all of them --- */
+
+struct rows_arguments {
+    struct cpu_step *step;
+    enum kern_rows rows;
+    const struct cpu_weights *weights;
+    const float *x, *y;
+    float *out;
+    struct cpu_acts acts;
+    float eps;
+    enum cpu_isa_level isa;
+};
+
+static uint32_t rows_of(const struct cpu_step *step, enum kern_rows rows)
+{
+    return rows == KERN_ROWS_ALL ? step->base.row_count : step->base.sample_count;
+}
+
+/* Runs `body` over items of ROWS_PER_ITEM rows, alone when there are few. */
+static void rows_run(struct kern_stream *stream, const struct rows_arguments *a,
+                     void (*body)(void *context, uint32_t item, unsigned worker))
+{
+    uint32_t rows = rows_of(a->step, a->rows);
+    uint32_t items = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
+    cpu_pool_run(rows <= ROWS_ALONE_MAX ? NULL : stream->pool, items, body, (void *)a);
+}
+
+static struct cpu_rows item_rows(const struct rows_arguments *a, uint32_t item)
+{
+    size_t rows = rows_of(a->step, a->rows), begin = (size_t)item * ROWS_PER_ITEM;
+    return (struct cpu_rows){begin, begin + ROWS_PER_ITEM < rows ? begin + ROWS_PER_ITEM : rows};
+}
+
+static void embed_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct rows_arguments *a = context;
+    struct cpu_rows rows = item_rows(a, item);
+    const struct kern_step *step = &a->step->base;
+    size_t columns = cpu_weights_in_cols(a->weights);
+    for (size_t r = rows.begin; r < rows.end; r++) {
+        uint32_t token = step->tokens[r];
+        if (token & KERN_TOKEN_PREV)
+            token = step->prev->outs[token & ~KERN_TOKEN_PREV].token;
+        a->step->row_tokens[r] = token;
+        cpu_weights_row(a->weights, token, a->out + r * columns);
+    }
+}
+
+static void embed_run(struct kern_stream *stream, const void *arguments)
+{
+    rows_run(stream, arguments, embed_item);
+}
+
+void cpu_op_embed(struct kern_stream *stream, struct kern_step *step,
+                  const struct kern_weights *weights, struct kern_buffer *x)
+{
+    struct rows_arguments a = {.step = cpu_step_of(step),
+                               .weights = weights->weights,
+                               .out = x->region.data,
+                               .rows = KERN_ROWS_ALL};
+    cpu_stream_push(stream, embed_run, &a, sizeof a);
+}
+
+static void norm_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct rows_arguments *a = context;
+    struct cpu_rows rows = item_rows(a, item);
+    size_t columns = a->acts.cols;
+    uint8_t *bad = a->step->row_bad;
+    if (a->rows == KERN_ROWS_ALL) {
+        cpu_norm_quantise(a->isa, a->x, columns, a->y, a->eps, rows, &a->acts, bad);
+        return;
+    }
+    for (size_t i = rows.begin; i < rows.end; i++) {
+        size_t r = a->step->base.samples[i].row;
+        struct cpu_acts acts = a->acts;
+        acts.data += i * acts.stride_bytes;
+        cpu_norm_quantise(a->isa, a->x + r * columns, columns, a->y, a->eps,
+                          (struct cpu_rows){0, 1}, &acts, &bad[r]);
+    }
+}
+
+static void norm_run(struct kern_stream *stream, const void *arguments)
+{
+    rows_run(stream, arguments, norm_item);
+}
+
+void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
+                 const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
+                 struct kern_acts *acts)
+{
+    struct rows_arguments a = {.step = cpu_step_of(step),
+                               .rows = rows,
+                               .x = x->region.data,
+                               .y = weight->region.data,
+                               .acts = acts->acts,
+                               .eps = eps,
+                               .isa = stream->device->isa};
+    cpu_stream_push(stream, norm_run, &a, sizeof a);
+}
+
+static void acts_from_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct rows_arguments *a = context;
+    cpu_quantise(a->isa, a->x, a->acts.cols, item_rows(a, item), &a->acts, a->step->row_bad);
+}
+
+static void acts_from_run(struct kern_stream *stream, const void *arguments)
+{
+    rows_run(stream, arguments, acts_from_item);
+}
+
+void cpu_op_acts_from(struct kern_stream *stream, struct kern_step *step,
+                      const struct kern_buffer *in, struct kern_acts *acts)
+{
+    struct rows_arguments a = {.step = cpu_step_of(step),
+                               .rows = KERN_ROWS_ALL,
+                               .x = in->region.data,
+                               .acts = acts->acts,
+                               .isa = stream->device->isa};
+    cpu_stream_push(stream, acts_from_run, &a, sizeof a);
+}
+
+static void silu_mul_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct rows_arguments *a = context;
+    cpu_silu_mul_quantise(a->isa, a->x, a->y, a->acts.cols, item_rows(a, item), &a->acts,
+                          a->step->row_bad);
+}
+
+static void silu_mul_run(struct kern_stream *stream, const void *arguments)
+{
+    rows_run(stream, arguments, silu_mul_item);
+}
+
+void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
+                     const struct kern_buffer *gate, const struct kern_buffer *up,
+                     struct kern_acts *acts)
+{
+    struct rows_arguments a = {.step = cpu_step_of(step),
+                               .rows = KERN_ROWS_ALL,
+                               .x = gate->region.data,
+                               .y = up->region.data,
+                               .acts = acts->acts,
+                               .isa = stream->device->isa};
+    cpu_stream_push(stream, silu_mul_run, &a, sizeof a);
+}
+
+/* --- linear --- */
+
+struct linear_arguments {
+    struct cpu_step *step;
+    enum kern_rows rows;
+    struct cpu_linear_call call; /* rows and panels are set when it runs */
+    enum cpu_isa_level isa;
+};
+
+struct linear_work {
+    const struct linear_arguments *arguments;
+    uint32_t items;
+};
+
+static void linear_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct linear_work *work = context;
+    struct cpu_linear_call call = work->arguments->call;
+    size_t panels = cpu_weights_panels(call.weights);
+    call.panel_begin = panels * item / work->items;
+    call.panel_end = panels * (item + 1) / work->items;
+    call.rows = (struct cpu_rows){0, rows_of(work->arguments->step, work->arguments->rows)};
+    cpu_linear(work->arguments->isa, &call);
+}
+
+static void linear_run(struct kern_stream *stream, const void *arguments)
+{
+    struct linear_work work = {.arguments = arguments};
+    if (rows_of(work.arguments->step, work.arguments->rows) == 0)
+        return;
+    unsigned threads = cpu_pool_threads(stream->pool);
+    uint32_t items = (uint32_t)cpu_weights_panels(work.arguments->call.weights);
+    items = (items + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
+    work.items = threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
+    cpu_pool_run(stream->pool, work.items, linear_item, &work);
+}
+
+void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
+                   const struct kern_weights *weights, const struct kern_acts *acts,
+                   bool accumulate, struct kern_buffer *out)
+{
+    struct linear_arguments a = {
+        .step = cpu_step_of(step),
+        .rows = rows,
+        .isa = stream->device->isa,
+        .call = {.weights = weights->weights,
+                 .acts = acts->acts,
+                 .out = out->region.data,
+                 .ld_out = cpu_weights_out_rows(weights->weights),
+                 .accumulate = accumulate},
+    };
+    cpu_stream_push(stream, linear_run, &a, sizeof a);
+}
