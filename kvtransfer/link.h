@@ -47,13 +47,15 @@ const char *kv_link_state_text(enum kv_link_state state);
 struct kv_links_options {
     unsigned links_max;  /* peers known at once; 0: 64 */
     unsigned window_max; /* pieces in flight to one peer; 0: 8 */
-    uint64_t
-        window_ns; /* the window shrinks (to 1 at least) to what the link moves in this time; 0: 250 ms */
+    /* The window shrinks, to 1 at least, to what the link moves in this time; 0: 250 ms. */
+    uint64_t window_ns;
     uint64_t stall_ns; /* operations outstanding and none completed: the endpoint ends; 0: 4 s */
     uint64_t hello_ns; /* between two HELLOs while connecting; 0: 500 ms */
-    uint64_t quarantine_ns; /* a closing endpoint that has not drained is given up on; 0: 1 s */
-    uint64_t
-        reopen_ns; /* a link that is DOWN opens again by itself after this; 0: by kv_link_reopen only */
+    /* A closing endpoint that has not drained in this time is given up on; 0: 1 s. */
+    uint64_t quarantine_ns;
+    uint64_t expect_ns; /* the peer's host may connect for so long after each open; 0: 3 s */
+    /* A link that is DOWN opens again by itself after this; 0: by kv_link_reopen only. */
+    uint64_t reopen_ns;
 };
 
 struct kv_links_events {
@@ -64,8 +66,8 @@ struct kv_links_events {
 };
 
 struct kv_counters {
-    uint64_t stale
-        [KV_FRAME_TYPE_COUNT]; /* by kind; [KV_FRAME_NONE]: no frame at all, or of another version */
+    /* By kind; [KV_FRAME_NONE]: no frame at all, or of another version. */
+    uint64_t stale[KV_FRAME_TYPE_COUNT];
     uint64_t pieces_sent, bytes_sent;         /* completed */
     uint64_t pieces_received, bytes_received; /* completed; not yet verified */
     uint64_t pieces_verified, bytes_verified;
