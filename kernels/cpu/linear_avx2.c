@@ -1,0 +1,375 @@
+/* Linear layers for AVX2 and FMA: equal to linear_plain.c to the bit.
+ *
+ * int8. A tile is R rows x one panel (two vectors of 8 outputs). vpmaddubsw multiplies 4-bit weights, unsigned, by signed
+ * activations and adds pairs: at most 15 * 127 * 2 = 3,810 in magnitude, so the eight groups of a block add up in 16 bits
+ * (30,480 < 32,767) and one vpmaddwd a block, not one a group, widens them. That is two operations for 32 products where
+ * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes are two nibble planes,
+ * w + 128 = 16 high + low, summed by the same loop.
+ *
+ *     few rows:   records are read as they lie, nibbles cut out on the way (GEMV: bound by memory)
+ *     many rows:  up to CHUNK_BLOCKS blocks of a panel are unpacked once into planes of one byte a nibble, in L1, and up
+ *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
+ *
+ * Each output's chain F lives in memory (L1) between blocks: the registers are full of sums.
+ * Owner: as linear.h. Compiled with -mavx2 -mfma -mf16c; called only where the CPU has them. */
+#include <immintrin.h>
+
+#include "kernels/cpu/linear_avx2.h"
+
+enum { TILE_ROWS = 6, DIRECT_ROWS = 12, CHUNK_ROWS = 96, CHUNK_BLOCKS = 32, PLANE_BYTES = 512 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* How a tile finds its weights. */
+enum source { SOURCE_RECORDS, SOURCE_PLANES };
+
+struct tile {
+    const struct cpu_acts *acts;
+    size_t row;             /* the first */
+    size_t block, blocks;   /* the first, and how many */
+    const uint8_t *records; /* of `block` */
+    const uint8_t *planes;  /* or NULL */
+    float *chain;           /* [R][16] */
+};
+
+INLINE __m256i load(const void *p)
+{
+    return _mm256_loadu_si256(p);
+}
+
+INLINE int32_t load_i32(const void *p)
+{
+    int32_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+/* One group: 4 k of 16 outputs for every row. w: unsigned nibbles. */
+INLINE void add_group(const int R, const int8_t *const *a, size_t k, __m256i w0, __m256i w1,
+                      __m256i (*sum)[2])
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        __m256i b = _mm256_set1_epi32(load_i32(a[r] + k));
+        sum[r][0] = _mm256_add_epi16(sum[r][0], _mm256_maddubs_epi16(w0, b));
+        sum[r][1] = _mm256_add_epi16(sum[r][1], _mm256_maddubs_epi16(w1, b));
+    }
+}
+
+INLINE void add_plane(const int R, const int8_t *const *a, size_t k, const uint8_t *plane,
+                      __m256i (*sum)[2])
+{
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++)
+        add_group(R, a, k + (size_t)g * 4, load(plane + g * 64), load(plane + g * 64 + 32), sum);
+}
+
+/* The low (high) nibbles of `lines` lines; group g of a nibble record's high half starts at k = 16. */
+INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uint8_t *lines,
+                        const int count, const bool high, __m256i (*sum)[2])
+{
+    const __m256i mask = _mm256_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int g = 0; g < count; g++) {
+        __m256i w0 = load(lines + g * 64), w1 = load(lines + g * 64 + 32);
+        if (high) {
+            w0 = _mm256_srli_epi16(w0, 4);
+            w1 = _mm256_srli_epi16(w1, 4);
+        }
+        add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
+                  sum);
+    }
+}
+
+INLINE void clear(const int R, __m256i (*sum)[2])
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+}
+
+/* The scales of one half panel: a is (k, M) pairs or d, b is c. */
+struct scales {
+    __m256i pair;
+    __m256 d, c;
+};
+
+INLINE struct scales load_scales(const enum cpu_form form, const uint8_t *p, const int half)
+{
+    struct scales s = {0};
+    switch (form) {
+    case CPU_FORM_E32_PAIR:
+        s.pair = load(p + half * 32);
+        break;
+    case CPU_FORM_E32_SINGLE:
+        s.pair = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p + half * 16)));
+        break;
+    case CPU_FORM_E32_FLOAT:
+        s.d = _mm256_loadu_ps((const void *)(p + half * 32));
+        s.c = _mm256_loadu_ps((const void *)(p + 64 + half * 32));
+        break;
+    case CPU_FORM_BYTE_HALF:
+        s.d = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + half * 16)));
+        break;
+    default:
+        s.d = _mm256_loadu_ps((const void *)(p + half * 32));
+        break;
+    }
+    return s;
+}
+
+/* One block of the chain for 8 outputs of one row, from the block's integer sum: v for nibbles, S for bytes. */
+INLINE __m256 chain_block(const enum cpu_form form, struct scales scales, __m256i sum, __m256 da,
+                          __m256 s, __m256 chain)
+{
+    if (form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE)
+        return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(sum, scales.pair)), da, chain);
+    if (form == CPU_FORM_E32_FLOAT) {
+        __m256 low = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(sum, 16), 16));
+        __m256 t = _mm256_fmadd_ps(scales.d, low, _mm256_mul_ps(scales.c, s));
+        return _mm256_fmadd_ps(t, da, chain);
+    }
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(scales.d, da), chain);
+}
+
+/* Nibble forms: one block for R rows. */
+INLINE void nibble_block(const int R, const enum cpu_form form, const enum source source,
+                         const struct tile *t, size_t b, const int8_t *const *a,
+                         const uint8_t *record)
+{
+    __m256i sum[TILE_ROWS][2];
+    clear(R, sum);
+    if (source == SOURCE_PLANES) {
+        add_plane(R, a, b * KERN_BLOCK, t->planes + b * PLANE_BYTES, sum);
+    } else {
+        add_nibbles(R, a, b * KERN_BLOCK, record, 4, false, sum);
+        add_nibbles(R, a, b * KERN_BLOCK + 16, record, 4, true, sum);
+    }
+    const __m256i ones = _mm256_set1_epi16(1);
+    struct scales s0 = load_scales(form, record + CPU_NIBBLE_BYTES, 0);
+    struct scales s1 = load_scales(form, record + CPU_NIBBLE_BYTES, 1);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        size_t row = t->row + (size_t)r, block = t->block + b;
+        float *chain = t->chain + r * CPU_PANEL;
+        __m256i v0 = _mm256_set1_epi32((int32_t)cpu_acts_v0(t->acts, row)[block]);
+        __m256 da = _mm256_set1_ps(cpu_acts_da(t->acts, row)[block]), s = da;
+        if (form == CPU_FORM_E32_FLOAT)
+            s = _mm256_set1_ps((float)cpu_acts_s(t->acts, row)[block]);
+        __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), v0);
+        __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), v0);
+        _mm256_storeu_ps(chain, chain_block(form, s0, v, da, s, _mm256_loadu_ps(chain)));
+        _mm256_storeu_ps(chain + 8, chain_block(form, s1, w, da, s, _mm256_loadu_ps(chain + 8)));
+    }
+}
+
+/* Byte forms: S = 16 high + low - 128 s. The low plane's sums wait in `low` while the high plane is summed. */
+INLINE void byte_block(const int R, const enum cpu_form form, const enum source source,
+                       const struct tile *t, size_t b, const int8_t *const *a,
+                       const uint8_t *record)
+{
+    __m256i sum[TILE_ROWS][2], low[TILE_ROWS][2];
+    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
+    const uint8_t *planes = t->planes + b * 2 * PLANE_BYTES;
+    clear(R, sum);
+    if (source == SOURCE_PLANES)
+        add_plane(R, a, b * KERN_BLOCK, planes, sum);
+    else
+        add_nibbles(R, a, b * KERN_BLOCK, record, 8, false, sum);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        int32_t s = cpu_acts_s(t->acts, t->row + (size_t)r)[t->block + b];
+        __m256i start = _mm256_set1_epi32(-128 * s);
+        low[r][0] = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), start);
+        low[r][1] = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), start);
+    }
+    clear(R, sum);
+    if (source == SOURCE_PLANES)
+        add_plane(R, a, b * KERN_BLOCK, planes + PLANE_BYTES, sum);
+    else
+        add_nibbles(R, a, b * KERN_BLOCK, record, 8, true, sum);
+    struct scales s0 = load_scales(form, record + CPU_BYTE_BYTES, 0);
+    struct scales s1 = load_scales(form, record + CPU_BYTE_BYTES, 1);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        float *chain = t->chain + r * CPU_PANEL;
+        __m256 da = _mm256_set1_ps(cpu_acts_da(t->acts, t->row + (size_t)r)[t->block + b]);
+        __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), low[r][0]);
+        __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), low[r][1]);
+        _mm256_storeu_ps(chain, chain_block(form, s0, v, da, da, _mm256_loadu_ps(chain)));
+        _mm256_storeu_ps(chain + 8, chain_block(form, s1, w, da, da, _mm256_loadu_ps(chain + 8)));
+    }
+}
+
+INLINE void tile_blocks(const int R, const enum cpu_form form, const enum source source,
+                        const struct tile *t)
+{
+    const int8_t *a[TILE_ROWS];
+    size_t record_bytes = cpu_form_record_bytes(form);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        a[r] = cpu_acts_a(t->acts, t->row + (size_t)r) + t->block * KERN_BLOCK;
+    for (size_t b = 0; b < t->blocks; b++) {
+        const uint8_t *record = t->records + b * record_bytes;
+        if (form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT)
+            byte_block(R, form, source, t, b, a, record);
+        else
+            nibble_block(R, form, source, t, b, a, record);
+    }
+}
+
+/* The compiler needs R and the form as constants, to keep the sums in registers. */
+INLINE void tile_rows(size_t rows, const enum cpu_form form, const enum source source,
+                      const struct tile *t)
+{
+    switch (rows) {
+    case 1:
+        tile_blocks(1, form, source, t);
+        break;
+    case 2:
+        tile_blocks(2, form, source, t);
+        break;
+    case 3:
+        tile_blocks(3, form, source, t);
+        break;
+    case 4:
+        tile_blocks(4, form, source, t);
+        break;
+    case 5:
+        tile_blocks(5, form, source, t);
+        break;
+    default:
+        tile_blocks(6, form, source, t);
+        break;
+    }
+}
+
+#define DEFINE_TILE(name, form)                                   \
+    static void name##_records(size_t rows, const struct tile *t) \
+    {                                                             \
+        tile_rows(rows, form, SOURCE_RECORDS, t);                 \
+    }                                                             \
+    static void name##_planes(size_t rows, const struct tile *t)  \
+    {                                                             \
+        tile_rows(rows, form, SOURCE_PLANES, t);                  \
+    }
+DEFINE_TILE(pair, CPU_FORM_E32_PAIR)
+DEFINE_TILE(single, CPU_FORM_E32_SINGLE)
+DEFINE_TILE(wild, CPU_FORM_E32_FLOAT)
+DEFINE_TILE(byte_half, CPU_FORM_BYTE_HALF)
+DEFINE_TILE(byte_float, CPU_FORM_BYTE_FLOAT)
+
+static void (*const tiles[][2])(size_t rows, const struct tile *t) = {
+    [CPU_FORM_E32_PAIR] = {pair_records, pair_planes},
+    [CPU_FORM_E32_SINGLE] = {single_records, single_planes},
+    [CPU_FORM_E32_FLOAT] = {wild_records, wild_planes},
+    [CPU_FORM_BYTE_HALF] = {byte_half_records, byte_half_planes},
+    [CPU_FORM_BYTE_FLOAT] = {byte_float_records, byte_float_planes},
+};
+
+/* Nibble records into planes in order of k; byte records into a low and a high plane a block. */
+static void unpack(enum cpu_form form, const uint8_t *records, size_t blocks, uint8_t *planes)
+{
+    const __m256i mask = _mm256_set1_epi8(15);
+    bool bytes = form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT;
+    size_t lines = bytes ? 16 : 8, record_bytes = cpu_form_record_bytes(form);
+    for (size_t b = 0; b < blocks; b++) {
+        uint8_t *low = planes + b * lines * 64, *high = low + lines / 2 * 64;
+        for (size_t i = 0; i < lines / 2 * 64; i += 32) {
+            __m256i w = load(records + b * record_bytes + i);
+            _mm256_store_si256((void *)(low + i), _mm256_and_si256(w, mask));
+            _mm256_store_si256((void *)(high + i), _mm256_and_si256(_mm256_srli_epi16(w, 4), mask));
+        }
+    }
+}
+
+/* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. */
+static void run_tiles(enum cpu_form form, size_t row, size_t rows, float (*chain)[CPU_PANEL],
+                      struct tile t)
+{
+    size_t count = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (size_t i = 0, done = 0; i < count; i++) {
+        size_t height = (rows - done) / (count - i);
+        t.row = row + done;
+        t.chain = chain[done];
+        tiles[form][t.planes ? SOURCE_PLANES : SOURCE_RECORDS](height, &t);
+        done += height;
+    }
+}
+
+static void panel_int8(const struct cpu_linear_call *call, const struct cpu_panel *panel,
+                       size_t row, size_t rows)
+{
+    _Alignas(64) float chain[CHUNK_ROWS][CPU_PANEL];
+    _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
+    memset(chain, 0, rows * sizeof(chain[0]));
+    bool bytes = panel->form == CPU_FORM_BYTE_HALF || panel->form == CPU_FORM_BYTE_FLOAT;
+    bool direct = rows <= DIRECT_ROWS;
+    size_t step = direct ? panel->blocks : bytes ? CHUNK_BLOCKS / 2 : CHUNK_BLOCKS;
+    for (size_t b = 0; b < panel->blocks; b += step) {
+        size_t blocks = panel->blocks - b < step ? panel->blocks - b : step;
+        struct tile t = {.acts = &call->acts,
+                         .block = b,
+                         .blocks = blocks,
+                         .records = panel->records + b * panel->record_bytes,
+                         .planes = direct ? NULL : planes};
+        if (!direct)
+            unpack(panel->form, t.records, blocks, planes);
+        run_tiles(panel->form, row, rows, chain, t);
+    }
+    cpu_avx2_store(call, panel, row, rows, chain);
+}
+
+void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
+                    size_t rows, float (*chain)[CPU_PANEL])
+{
+    bool e32 = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
+    __m256 one = _mm256_set1_ps(1.0f); /* times 1 changes no bit */
+    __m256 d0 = e32 ? _mm256_loadu_ps(panel->slot_scale) : one;
+    __m256 d1 = e32 ? _mm256_loadu_ps(panel->slot_scale + 8) : one;
+    for (size_t r = 0; r < rows; r++) {
+        float *out = call->out + (row + r) * call->ld_out;
+        __m256 y0 = _mm256_mul_ps(_mm256_loadu_ps(chain[r]), d0);
+        __m256 y1 = _mm256_mul_ps(_mm256_loadu_ps(chain[r] + 8), d1);
+        if (panel->whole) {
+            out += panel->slot_row[0];
+            if (call->accumulate) {
+                y0 = _mm256_add_ps(_mm256_loadu_ps(out), y0);
+                y1 = _mm256_add_ps(_mm256_loadu_ps(out + 8), y1);
+            }
+            _mm256_storeu_ps(out, y0);
+            _mm256_storeu_ps(out + 8, y1);
+            continue;
+        }
+        _mm256_storeu_ps(chain[r], y0);
+        _mm256_storeu_ps(chain[r] + 8, y1);
+        for (size_t slot = 0; slot < CPU_PANEL; slot++) {
+            if (panel->slot_row[slot] < 0)
+                continue;
+            float *to = out + panel->slot_row[slot];
+            *to = call->accumulate ? *to + chain[r][slot] : chain[r][slot];
+        }
+    }
+}
+
+static void linear(const struct cpu_linear_call *call)
+{
+    for (size_t row = call->rows.begin; row < call->rows.end; row += CHUNK_ROWS) {
+        size_t rows = call->rows.end - row < CHUNK_ROWS ? call->rows.end - row : CHUNK_ROWS;
+        for (size_t p = call->panel_begin; p < call->panel_end; p++) {
+            struct cpu_panel panel = cpu_weights_panel(call->weights, p);
+            if (call->acts.compute == KERN_COMPUTE_INT8)
+                panel_int8(call, &panel, row, rows);
+            else
+                cpu_avx2_panel_f32(call, &panel, row, rows);
+        }
+    }
+}
+
+const struct cpu_linear_ops cpu_linear_ops_avx2 = {
+    .quantise = cpu_avx2_quantise,
+    .norm_quantise = cpu_avx2_norm_quantise,
+    .silu_mul_quantise = cpu_avx2_silu_mul_quantise,
+    .norm = cpu_avx2_norm,
+    .linear = linear,
+};

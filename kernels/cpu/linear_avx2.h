@@ -1,0 +1,23 @@
+/* What the AVX2 files share. Shapes and meaning: linear_ops.h.
+ * Owner: as linear.h. */
+#ifndef BATON_KERNELS_CPU_LINEAR_AVX2_H
+#define BATON_KERNELS_CPU_LINEAR_AVX2_H
+
+#include "kernels/cpu/linear_ops.h"
+
+bool cpu_avx2_quantise(const float *x, size_t cols, const struct cpu_act_row *row);
+bool cpu_avx2_norm_quantise(const float *x, const float *weight, float eps, size_t cols,
+                            const struct cpu_act_row *row);
+bool cpu_avx2_silu_mul_quantise(const float *gate, const float *up, size_t cols,
+                                const struct cpu_act_row *row);
+void cpu_avx2_norm(const float *x, const float *weight, float eps, size_t cols, float *y);
+
+/* compute=f32: `rows` (at most 96) rows from `row` over one panel. */
+void cpu_avx2_panel_f32(const struct cpu_linear_call *call, const struct cpu_panel *panel,
+                        size_t row, size_t rows);
+
+/* The end of every chain: times D where the form has one, then stored or added to out. chain: [rows][16], spoilt. */
+void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
+                    size_t rows, float (*chain)[CPU_PANEL]);
+
+#endif
