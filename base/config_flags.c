@@ -211,7 +211,8 @@ static void help_row(struct buf *out, const struct config_option *option)
     snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, flag, *word ? " " : "", word,
              option->type == CONFIG_STRINGS ? " ..." : "");
     bool whole = option->type == CONFIG_INT || option->type == CONFIG_FLOAT;
-    if (whole && (option->min || option->max))
+    /* a limit of 32 bits is no news to a person */
+    if (whole && (option->min || option->max) && option->max < UINT32_MAX)
         snprintf(limits, sizeof limits, "%" PRId64 " to %" PRId64, option->min, option->max);
     const char *initial = option->initial;
     if (option->type == CONFIG_BOOL && initial && !strcmp(initial, "false"))

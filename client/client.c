@@ -78,6 +78,7 @@ bool client_print_text(const char *text, size_t bytes)
 static void state_changed(void *context, enum rpc_channel_state state)
 {
     struct client *client = context;
+    client->losses += client->state == RPC_CHANNEL_READY && state != RPC_CHANNEL_READY;
     client->state = state;
     client->reached |= state == RPC_CHANNEL_READY;
 }

@@ -30,6 +30,7 @@ struct client {
     struct rpc_channel *channel;
     enum rpc_channel_state state; /* of the channel */
     bool reached;                 /* it was READY once */
+    unsigned losses;              /* times that it stopped being READY */
     bool interrupted;             /* SIGINT or SIGTERM came; the command clears it */
     void (*on_interrupt)(void *context);
     void *interrupt_context;

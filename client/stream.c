@@ -246,7 +246,9 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
     client->on_interrupt = on_interrupt;
     client->interrupt_context = &stream;
     for (;;) {
+        unsigned losses = client->losses;
         code = attempt(&stream, deadline_ns);
+        bool connected = client->state == RPC_CHANNEL_READY;
         if (code != EXIT_CODE_DONE)
             break;
         /* UNKNOWN is no status of ours: gRPC core's name for a stream that vanished */
@@ -269,8 +271,9 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
             break;
         }
         wait_in_loop(client, now_ns + wait_ns);
-        /* connected still, and nothing delivered: that was the server's own answer */
-        if (!answer_out->id_count && client->state == RPC_CHANNEL_READY) {
+        /* connected all the time, and nothing delivered: that was the server's own answer */
+        if (!answer_out->id_count && connected && client->state == RPC_CHANNEL_READY &&
+            (losses == client->losses)) {
             code = judge(&stream);
             break;
         }
