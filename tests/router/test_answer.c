@@ -36,16 +36,6 @@ static size_t toy_push(const void *vocabulary, struct detok *detok, uint32_t id,
     return written;
 }
 
-/* model/detok.c is another library; this is all that the answer asks of it. */
-size_t detok_flush(struct detok *detok, char out[DETOK_FLUSH_BYTES])
-{
-    if (!detok->held_bytes)
-        return 0;
-    detok->held_bytes = 0;
-    memcpy(out, "\xef\xbf\xbd", 3);
-    return 3;
-}
-
 static struct toy letters = {.pieces = {"", "a", "b", "c", "ab", "bc", "abc", " ", "\xc3", "\xa9",
                                         "\xc3\xa9", "d\xc3", "<e", "nd>", "<", "x<end>y"},
                              .count = 16};
