@@ -39,7 +39,7 @@ void kv_rate_end(struct kv_rate *rate, uint64_t now_ns, size_t bytes)
 {
     assert(rate->active > 0);
     rate->active--;
-    if (now_ns > rate->mark_ns)
+    if (now_ns > rate->mark_ns && bytes)
         rate->busy_ns += now_ns - rate->mark_ns;
     rate->mark_ns = now_ns;
     rate->bytes += bytes;
@@ -105,8 +105,8 @@ static void link_connect(struct kv_link *link, struct xfer_peer *peer)
     link->peer = peer;
     link->hello_ns = 0; /* at the next tick */
     links->ticked_ns = 0;
-    link->stall_from_ns = links->patient_ns;
-    link->stall_completions = xfer_peer_completions(peer);
+    link->ops_moved_ns = link->frames_moved_ns = links->patient_ns;
+    link->load = xfer_peer_load(peer);
 }
 
 static void link_up(struct kv_link *link)
@@ -308,11 +308,15 @@ struct xfer_handler kv_links_handler(struct kv_links *links)
 static void link_tick_stall(struct kv_link *link)
 {
     struct kv_links *links = link->links;
-    uint64_t completions = xfer_peer_completions(link->peer);
-    if (completions != link->stall_completions || xfer_peer_outstanding(link->peer) == 0) {
-        link->stall_completions = completions;
-        link->stall_from_ns = links->patient_ns;
-    } else if (links->patient_ns - link->stall_from_ns >= links->options.stall_ns) {
+    struct xfer_load load = xfer_peer_load(link->peer);
+    if (load.ops == 0 || load.ops_done != link->load.ops_done)
+        link->ops_moved_ns = links->patient_ns;
+    if (load.frames == 0 || load.frames_done != link->load.frames_done)
+        link->frames_moved_ns = links->patient_ns;
+    link->load = load;
+    uint64_t since_ns =
+        link->ops_moved_ns < link->frames_moved_ns ? link->ops_moved_ns : link->frames_moved_ns;
+    if (links->patient_ns - since_ns >= links->options.stall_ns) {
         links->counters.links_stalled++;
         link_fail(link, STATUS_TIMEOUT);
     }
@@ -486,8 +490,9 @@ enum status kv_links_create(const struct kv_links_options *options,
     links->incarnation = own_incarnation;
     links->slots = calloc(o->links_max, sizeof *links->slots);
     if (!links->slots) {
+        err_set(err, STATUS_MEMORY, "kv links: no memory for %u", o->links_max);
         free(links);
-        return err_set(err, STATUS_MEMORY, "kv links: no memory for %u", o->links_max);
+        return STATUS_MEMORY;
     }
     for (unsigned i = 0; i < o->links_max; i++) {
         links->slots[i].links = links;
@@ -611,7 +616,7 @@ struct kv_link_info kv_link_info(const struct kv_link *link)
         .state = link->state,
         .incarnation = link->incarnation,
         .epoch = link->epoch,
-        .outstanding = link->peer ? xfer_peer_outstanding(link->peer) : 0,
+        .outstanding = link->peer ? xfer_peer_load(link->peer).ops : 0,
         .window = kv_link_window(link),
         .send_bytes_per_s = link->send_rate.bytes_per_s,
         .receive_bytes_per_s = link->receive_rate.bytes_per_s,

@@ -140,7 +140,7 @@ struct kv_link_info {
     enum kv_link_state state;
     uint64_t incarnation;
     uint32_t epoch;
-    unsigned outstanding;      /* operations of the endpoint */
+    unsigned outstanding;      /* sends and receives of pieces in flight */
     unsigned window;           /* pieces that may be in flight now */
     uint64_t send_bytes_per_s; /* measured while pieces were in flight; 0: not yet */
     uint64_t receive_bytes_per_s;

@@ -39,10 +39,11 @@ struct kv_link {
     uint32_t epoch, epoch_wanted;
     struct xfer_peer *peer; /* CONNECTING, UP, CLOSING */
     void *context;
-    uint64_t since_ns;      /* of CLOSING, DOWN */
-    uint64_t hello_ns;      /* when the next HELLO is due, CONNECTING */
-    uint64_t stall_from_ns; /* patient time of the last completion, or of nothing outstanding */
-    uint64_t stall_completions;
+    uint64_t since_ns; /* of CLOSING, DOWN */
+    uint64_t hello_ns; /* when the next HELLO is due, CONNECTING */
+    /* Patient time of the last completion, or of nothing outstanding: of pieces, and of frames. */
+    uint64_t ops_moved_ns, frames_moved_ns;
+    struct xfer_load load; /* as the stall clock saw it last */
     uint32_t serial; /* counts endpoints: what an operation of an earlier one does here is void */
     unsigned sends;  /* pieces in flight on this endpoint */
     size_t piece_bytes;
@@ -85,6 +86,7 @@ size_t kv_link_piece_header(const struct kv_link *link, struct kv_frame *frame, 
 unsigned kv_link_window(const struct kv_link *link);
 
 void kv_rate_begin(struct kv_rate *rate, uint64_t now_ns);
+/* `bytes` 0: it failed, and the time says nothing about the link. */
 void kv_rate_end(struct kv_rate *rate, uint64_t now_ns, size_t bytes);
 
 #endif

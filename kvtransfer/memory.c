@@ -136,7 +136,7 @@ static void message_queue(struct message *message)
 static void op_start(struct memory_peer *peer, struct xfer_op *op)
 {
     op->peer = &peer->base;
-    peer->base.outstanding++;
+    peer->base.load.ops++;
     list_push_back(&peer->ops, &op->link);
 }
 
@@ -144,9 +144,9 @@ static void op_finish(struct xfer_op *op, enum status status)
 {
     struct xfer_peer *peer = op->peer;
     list_remove(&op->link);
-    peer->outstanding--;
+    peer->load.ops--;
     if (status == STATUS_OK)
-        peer->completions++;
+        peer->load.ops_done++;
     op->done(op, status);
 }
 
@@ -339,7 +339,7 @@ static enum status memory_send_frame(struct xfer_peer *base, const void *frame, 
     struct message *message = message_create(MESSAGE_FRAME, worker, peer->remote, frame, bytes);
     if (!message)
         return STATUS_FULL;
-    base->completions++;
+    base->load.frames_done++;
     if (faults_apply(worker->hub, message))
         message_destroy(message);
     else

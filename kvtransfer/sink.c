@@ -697,9 +697,10 @@ enum status kv_sink_create(struct kv_links *links, const struct kv_sink_options 
     sink->transfers = calloc(o->transfers_max, sizeof *sink->transfers);
     sink->pieces = calloc((size_t)o->transfers_max * o->pieces_max, sizeof *sink->pieces);
     if (!sink->ops || !sink->transfers || !sink->pieces) {
+        err_set(err, STATUS_MEMORY, "kv sink: no memory for %u transfers of %u pieces",
+                o->transfers_max, o->pieces_max);
         kv_sink_destroy(sink);
-        return err_set(err, STATUS_MEMORY, "kv sink: no memory for %u transfers of %u pieces",
-                       o->transfers_max, o->pieces_max);
+        return STATUS_MEMORY;
     }
     for (size_t i = 0; i < op_count; i++) {
         sink->ops[i].sink = sink;

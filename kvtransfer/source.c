@@ -745,9 +745,10 @@ enum status kv_source_create(struct kv_links *links, const struct kv_source_opti
     source->pieces = calloc(transfers * o->pieces_max, sizeof *source->pieces);
     if (!source->ops || !source->transfers || !parks || !source->sets || !source->block_counts ||
         !source->pieces) {
+        err_set(err, STATUS_MEMORY, "kv source: no memory for %u transfers of %u pieces",
+                o->transfers_max, o->pieces_max);
         kv_source_destroy(source);
-        return err_set(err, STATUS_MEMORY, "kv source: no memory for %u transfers of %u pieces",
-                       o->transfers_max, o->pieces_max);
+        return STATUS_MEMORY;
     }
     for (size_t i = 0; i < op_count; i++) {
         source->ops[i].source = source;

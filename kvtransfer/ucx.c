@@ -137,7 +137,7 @@ const char *xfer_ucx_version(void)
 static void op_start(struct ucx_peer *peer, struct xfer_op *op)
 {
     op->peer = &peer->base;
-    peer->base.outstanding++;
+    peer->base.load.ops++;
     list_push_back(&peer->ops, &op->link);
 }
 
@@ -145,9 +145,9 @@ static void op_finish(struct xfer_op *op, enum status status)
 {
     struct xfer_peer *peer = op->peer;
     list_remove(&op->link);
-    peer->outstanding--;
+    peer->load.ops--;
     if (status == STATUS_OK)
-        peer->completions++;
+        peer->load.ops_done++;
     op->done(op, status);
 }
 
@@ -184,7 +184,7 @@ static unsigned completed_tell(struct ucx_xfer *ucx)
 
 static void slot_free(struct ucx_slot *slot)
 {
-    slot->peer->base.outstanding--;
+    slot->peer->base.load.frames--;
     slot->peer = NULL;
     list_push_back(&slot->xfer->slots_free, &slot->link);
 }
@@ -194,7 +194,7 @@ static void frame_sent(void *request, ucs_status_t status, void *user_data)
     struct ucx_slot *slot = user_data;
     ucp_request_free(request);
     if (status == UCS_OK)
-        slot->peer->base.completions++;
+        slot->peer->base.load.frames_done++;
     slot_free(slot);
 }
 
@@ -210,7 +210,7 @@ static enum status ucx_send_frame(struct xfer_peer *base, const void *frame, siz
     struct ucx_slot *slot = container_of(link, struct ucx_slot, link);
     slot->peer = peer;
     memcpy(slot->bytes, frame, bytes);
-    base->outstanding++;
+    base->load.frames++;
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
@@ -224,7 +224,7 @@ static enum status ucx_send_frame(struct xfer_peer *base, const void *frame, siz
         return STATUS_OK;
     ucs_status_t status = UCS_PTR_STATUS(request);
     if (status == UCS_OK)
-        base->completions++;
+        base->load.frames_done++;
     slot_free(slot);
     return status_of(status);
 }
@@ -267,7 +267,7 @@ static enum status ucx_send_piece(struct xfer_peer *base, const void *header, si
         return STATUS_OK;
     }
     list_remove(&op->link);
-    base->outstanding--;
+    base->load.ops--;
     return status_of(status);
 }
 
@@ -306,7 +306,7 @@ static enum status ucx_accept(struct xfer_incoming *base, struct xfer_peer *peer
         return STATUS_OK;
     }
     list_remove(&op->link);
-    peer->base.outstanding--;
+    peer->base.load.ops--;
     return status_of(status);
 }
 
@@ -398,7 +398,7 @@ static bool peer_drain(struct ucx_peer *peer)
         ucp_request_free(peer->close_request);
         peer->close_request = NULL;
     }
-    return !peer->close_request && peer->base.outstanding == 0;
+    return !peer->close_request && peer->base.load.ops == 0 && peer->base.load.frames == 0;
 }
 
 static unsigned peers_settle(struct ucx_xfer *ucx)

@@ -67,14 +67,9 @@ void xfer_peer_close(struct xfer_peer *peer)
     peer->xfer->ops->peer_close(peer);
 }
 
-unsigned xfer_peer_outstanding(const struct xfer_peer *peer)
+struct xfer_load xfer_peer_load(const struct xfer_peer *peer)
 {
-    return peer->outstanding;
-}
-
-uint64_t xfer_peer_completions(const struct xfer_peer *peer)
-{
-    return peer->completions;
+    return peer->load;
 }
 
 enum status xfer_send_frame(struct xfer_peer *peer, const void *frame, size_t bytes)

@@ -124,10 +124,13 @@ enum status xfer_peer_open(struct xfer *xfer, const uint8_t *address, size_t byt
                            struct xfer_peer **peer_out, struct err *err);
 /* Force: what is outstanding ends with CLOSED; handler.peer_closed follows. Closing twice does no harm. */
 void xfer_peer_close(struct xfer_peer *peer);
-/* Sends, receives and frames in flight. */
-unsigned xfer_peer_outstanding(const struct xfer_peer *peer);
-/* Counts completed operations and frames: "no completion for 4 s" compares two readings. */
-uint64_t xfer_peer_completions(const struct xfer_peer *peer);
+/* What is in flight and what has completed. Frames count apart from pieces: a frame is complete when it has left, also
+ * when its receiver sleeps, and must not hide that no piece moves. */
+struct xfer_load {
+    unsigned ops, frames; /* in flight */
+    uint64_t ops_done, frames_done;
+};
+struct xfer_load xfer_peer_load(const struct xfer_peer *peer);
 
 /* --- messages --- */
 

@@ -38,8 +38,7 @@ struct xfer_peer {
     struct xfer *xfer;
     void *context;
     enum xfer_peer_state state;
-    unsigned outstanding;
-    uint64_t completions;
+    struct xfer_load load;
 };
 
 struct xfer_incoming {
