@@ -91,7 +91,7 @@ enum status address_probe(const char *address, struct err *err)
     enum status status = resolve(address, &list, &port, err);
     if (status)
         return status;
-    for (struct addrinfo *info = list; !status && info && port; info = info->ai_next) {
+    for (struct addrinfo *info = list; !status && info; info = info->ai_next) {
         int fd;
         status = bind_one(address, info, &fd, err);
         if (!status && fd >= 0)

@@ -13,7 +13,7 @@ enum { ADDRESS_HOST_BYTES = 256 };
 enum status address_split(const char *address, char host_out[ADDRESS_HOST_BYTES], int *port_out,
                           struct err *err);
 /* Finds out whether every address that `address` resolves to could be bound now: IN_USE when one is taken, IO when the
- * machine refuses it, CONFIG when it does not parse or resolve. Port 0 is always free. */
+ * machine refuses it, CONFIG when it does not parse or resolve. */
 enum status address_probe(const char *address, struct err *err);
 /* A listening TCP socket on the first address that it resolves to, non-blocking and close-on-exec; fails as above. */
 enum status address_listen(const char *address, int *fd_out, int *port_out, struct err *err);

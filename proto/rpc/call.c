@@ -75,6 +75,16 @@ static void call_free(struct rpc_call *call)
     free(call);
 }
 
+/* A client whose deadline passes cancels, and its clock runs out a little before ours: timeouts travel rounded up to three
+ * digits, and travelling takes time. So an end so near to the deadline counts as the deadline's. */
+static bool deadline_passed(const struct rpc_call *call)
+{
+    if (call->deadline_ns == DEADLINE_NONE)
+        return false;
+    uint64_t margin_ns = 10 * NS_PER_MS + (call->deadline_ns - call->accepted_ns) / 64;
+    return rpc_call_remaining_ns(call) <= margin_ns;
+}
+
 static void end_describe(struct rpc_call *call, struct rpc_end *end)
 {
     *end = (struct rpc_end){.code = (enum grpc_code)call->code,
@@ -221,8 +231,9 @@ static void read_done(void *context, bool ok)
             rpc_call_read(call);
     } else if (!call->received) {
         call->peer_done = true;
-        /* a failed read without a message is the end's business, not a half-close */
-        bool clean = ok && !grpc_call_failed_before_recv_message(call->call) && call_live(call);
+        /* on a server, a read that failed is the end's business, not a half-close; a client's core calls every end a failure */
+        bool clean = call_live(call) &&
+                     (call->channel || (ok && !grpc_call_failed_before_recv_message(call->call)));
         if (clean && call->server && peer_sends_one(call))
             rpc_call_finish(call, GRPC_CODE_INVALID_ARGUMENT, "the request message is missing",
                             NULL, 0);
@@ -561,6 +572,7 @@ struct rpc_call *rpc_call_accept(struct rpc_server *server, grpc_call *grpc,
     call->head_received = true;
     grpc_call_details_init(request);
     grpc_metadata_array_init(head);
+    call->accepted_ns = clock_now_ns();
     call->deadline_ns = deadline_convert(call->request.deadline);
     slice_text(call->request.method, &call->path);
     list_push_back(&server->calls, &call->link);

@@ -80,7 +80,7 @@ struct rpc_call {
     /* server */
     int cancelled;
     grpc_call_details request;
-    uint64_t deadline_ns;
+    uint64_t accepted_ns, deadline_ns;
     char *path, *peer;
 };
 

@@ -84,7 +84,7 @@ struct rpc_handler {
     /* One message; `data` is valid until the callback returns. A unary call gets exactly one or
      * none (then it ends with an error). A server answers a missing request itself. */
     void (*on_message)(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes);
-    /* The peer sends no more messages. On a client stream on_closed follows. */
+    /* The peer sends no more messages. On a client's stream on_closed follows; a call that failed may skip this. */
     void (*on_half_close)(void *context, struct rpc_call *call);
     /* The transport took the last message: rpc_call_send will be accepted again. Not called after a
      * finish or an end. */
