@@ -229,8 +229,8 @@ def test_overlap_most_bytes_arrive_before_the_prompt_ends():
         for _ in range(3):
             prompt = [rng.randrange(20, 49000) for _ in range(2000)]
             cluster.generate(prompt, 4, temperature=0, ignore_eos=True)
-        early = cluster.prefill_0.metric("baton_handoff_early_bytes_total")
-        total = cluster.prefill_0.metric("baton_handoff_bytes_total")
+        early = cluster.decode_0.metric("baton_kv_overlap_verified_bytes_total")
+        total = cluster.decode_0.metric("baton_kv_overlap_verified_of_bytes_total")
         assert total > 0 and early >= 0.8 * total, (early, total)
 
 
