@@ -167,7 +167,8 @@ void jobs_run(struct engine *engine, struct job *jobs, uint32_t count,
             engine_step_abandon(step);
         }
         /* with a step in flight, collect the one before; else (or at the end) this one */
-        while (collected < submitted && (!options->in_flight || !rows || submitted - collected == 2)) {
+        while (collected < submitted &&
+               (!options->in_flight || !rows || submitted - collected == 2)) {
             step = harness_step_wait(engine);
             indices = samples[collected++ % 2];
             for (uint32_t j = 0; j < count; j++) {

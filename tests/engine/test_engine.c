@@ -1,0 +1,458 @@
+/* The engine's promises beside the arithmetic: events in order, cancel within a layer, failures that stay with their request,
+ * checksums and copies of pieces, options refused by name. */
+#include "base/clock.h"
+#include "tests/engine/harness.h"
+#include "tests/test.h"
+
+static struct engine_options options_make(void)
+{
+    return (struct engine_options){.compute = KERN_COMPUTE_INT8,
+                                   .kv_type = KERN_KV_F16,
+                                   .threads = 1,
+                                   .page_tokens = 32,
+                                   .kv_pages = 128,
+                                   .layer_run = 2,
+                                   .rows_max = 1024,
+                                   .samples_max = 64,
+                                   .seqs_max = 32};
+}
+
+static void pages_take(struct engine *engine, uint32_t *pages, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        pages[i] = first + i;
+    engine_pages_zero(engine, pages, count);
+}
+
+static uint32_t slot_take(struct engine *engine)
+{
+    uint32_t slot;
+    CHECK_INT(engine_slot_take(engine, &slot), STATUS_OK);
+    return slot;
+}
+
+static const struct engine_copy *copy_run(struct engine *engine, struct engine_copy *copy)
+{
+    struct engine_event event;
+    CHECK_INT(engine_copy_submit(engine, copy), STATUS_OK);
+    for (int i = 0; i < 1000; i++) {
+        while (engine_poll(engine, &event))
+            if (event.kind == ENGINE_COPY_DONE && event.copy == copy)
+                return copy;
+        engine_wait(engine, NS_PER_S / 100);
+    }
+    TEST_FAIL("a copy did not end within 10 s");
+    return NULL;
+}
+
+TEST(engine, events_come_in_order)
+{
+    struct model_file *model = harness_model();
+    struct engine *engine = harness_engine(model, options_make());
+    CHECK_INT(engine_info(engine)->run_count, 3);
+    uint32_t pages[4], tokens[100] = {0}, slot = slot_take(engine);
+    pages_take(engine, pages, 5, 4);
+    struct engine_step *step = engine_step_begin(engine);
+    struct engine_seq_input input = {.slot = slot,
+                                     .tokens = tokens,
+                                     .row_count = 100,
+                                     .prev_sample = ENGINE_NONE,
+                                     .pages = pages,
+                                     .page_count = 4};
+    CHECK_INT(engine_step_add(step, &input, NULL), STATUS_OK);
+    engine_step_cookie_set(step, tokens);
+    CHECK_INT(engine_submit(step), STATUS_OK);
+    struct engine_event event;
+    for (uint32_t want = 0; want <= 3;) {
+        if (!engine_poll(engine, &event)) {
+            CHECK(engine_wait(engine, 10 * NS_PER_S));
+            continue;
+        }
+        CHECK(event.step == step && engine_step_cookie(event.step) == tokens);
+        CHECK_INT(event.kind, want < 3 ? ENGINE_RUN_DONE : ENGINE_STEP_DONE);
+        if (want < 3) {
+            CHECK_INT(event.run, want);
+            uint64_t sum;
+            uint32_t sealed;
+            const uint32_t *sealed_pages = engine_step_sealed(step, &sealed);
+            CHECK_INT(sealed, 3); /* 96 of 100 positions */
+            CHECK_INT(sealed_pages[2], 7);
+            CHECK(engine_piece_sum(engine, 7, want, &sum));
+            CHECK(!engine_piece_sum(engine, 8, want, &sum)); /* not full, not named */
+            CHECK(want == 2 || !engine_piece_sum(engine, 7, want + 1, &sum));
+        }
+        want++;
+    }
+    CHECK(!engine_poll(engine, &event));
+    CHECK(engine_page_sealed(engine, 7) && !engine_page_sealed(engine, 8));
+    struct engine_progress progress;
+    engine_progress(engine, &progress);
+    CHECK_INT(progress.layers_finished, 5);
+    CHECK_INT(progress.busy_since_ns, 0);
+    CHECK(progress.longest_layer_ns > 0);
+    engine_destroy(engine);
+    model_close(model);
+}
+
+/* Cancels at random moments of a long prefill with a second step in flight behind it. After the acknowledgement nothing may
+ * touch the pages: they are filled by hand then, and must stay as they are. */
+TEST(engine, cancel_within_a_layer)
+{
+    enum { ROUNDS = 150 };
+    struct model_file *model = harness_model();
+    struct engine_options options = options_make();
+    options.threads = 2;
+    struct engine *engine = harness_engine(model, options);
+    uint32_t tokens[512], early = 0;
+    for (uint32_t i = 0; i < 512; i++)
+        tokens[i] = i * 31 % model->config.vocab;
+    uint64_t step_ns = 4 * NS_PER_MS;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint32_t pages[32], mate_pages[1], slot = slot_take(engine), mate = slot_take(engine);
+        pages_take(engine, pages, 0, 32);
+        pages_take(engine, mate_pages, 40, 1);
+        struct engine_seq_input input = {.slot = slot,
+                                         .tokens = tokens,
+                                         .row_count = 512,
+                                         .prev_sample = ENGINE_NONE,
+                                         .pages = pages,
+                                         .page_count = 32};
+        struct engine_seq_input mate_input = input;
+        mate_input.slot = mate;
+        mate_input.pages = mate_pages;
+        mate_input.page_count = 1;
+        mate_input.row_count = 3;
+        for (int s = 0; s < 2; s++) {
+            struct engine_step *step = engine_step_begin(engine);
+            CHECK_INT(engine_step_add(step, &input, NULL), STATUS_OK);
+            CHECK_INT(engine_step_add(step, &mate_input, NULL), STATUS_OK);
+            CHECK_INT(engine_submit(step), STATUS_OK);
+            input.position_begin = 512;
+            mate_input.position_begin = 3;
+        }
+        CHECK(!engine_cancel_acked(engine, slot));
+        uint64_t begin_ns = clock_now_ns();
+        struct timespec pause = {0, (long)((round * 7919u % 300) * step_ns / 150)};
+        nanosleep(&pause, NULL);
+        engine_cancel(engine, slot);
+        uint32_t done = 0;
+        struct engine_event event;
+        while (!engine_cancel_acked(engine, slot)) {
+            if (engine_poll(engine, &event))
+                done += event.kind == ENGINE_STEP_DONE;
+            CHECK(clock_now_ns() - begin_ns < 10 * NS_PER_S);
+        }
+        early += done < 2;
+        uint64_t pattern = 0x1234567800000000u + round;
+        size_t words = engine_piece_bytes(engine, 0) / sizeof pattern;
+        for (uint32_t p = 0; p < 32; p += 31)
+            for (size_t i = 0; i < words; i++)
+                ((uint64_t *)engine_piece_host(engine, pages[p], 0))[i] = pattern;
+        engine_slot_release(engine, slot); /* while it may still be in flight */
+        while (done < 2) {
+            if (engine_poll(engine, &event))
+                done += event.kind == ENGINE_STEP_DONE;
+            else
+                engine_wait(engine, NS_PER_S);
+        }
+        for (uint32_t p = 0; p < 32; p += 31)
+            for (size_t i = 0; i < words; i++)
+                CHECK(((uint64_t *)engine_piece_host(engine, pages[p], 0))[i] == pattern);
+        engine_slot_release(engine, mate);
+        if (round == 0)
+            step_ns = clock_now_ns() - begin_ns;
+    }
+    CHECK_MSG(engine_cancel_layers_max(engine) <= 1, "%u layers began after a cancel",
+              engine_cancel_layers_max(engine));
+    CHECK_MSG(early > ROUNDS / 6, "only %u of %d cancels met a running step", early, ROUNDS);
+    engine_destroy(engine);
+    model_close(model);
+}
+
+TEST(engine, slots_run_out_and_return)
+{
+    struct model_file *model = harness_model();
+    struct engine_options options = options_make();
+    options.slots_max = 3;
+    struct engine *engine = harness_engine(model, options);
+    uint32_t slots[3], extra, page = 0, token = 1;
+    for (int i = 0; i < 3; i++)
+        slots[i] = slot_take(engine);
+    CHECK_INT(engine_slot_take(engine, &extra), STATUS_FULL);
+    engine_cancel(engine, slots[0]); /* in no step: at once */
+    CHECK(engine_cancel_acked(engine, slots[0]));
+    engine_slot_release(engine, slots[0]);
+    CHECK_INT(slot_take(engine), slots[0]);
+    CHECK(!engine_cancel_acked(engine, slots[0]));
+
+    struct engine_step *step = engine_step_begin(engine);
+    struct engine_seq_input input = {.slot = slots[1],
+                                     .tokens = &token,
+                                     .row_count = 1,
+                                     .prev_sample = ENGINE_NONE,
+                                     .pages = &page,
+                                     .page_count = 1};
+    CHECK_INT(engine_step_add(step, &input, NULL), STATUS_OK);
+    CHECK_INT(engine_submit(step), STATUS_OK);
+    engine_slot_release(engine, slots[1]);
+    CHECK_INT(engine_slot_take(engine, &extra), STATUS_FULL); /* the step still holds it */
+    harness_step_wait(engine);
+    CHECK_INT(slot_take(engine), slots[1]);
+    engine_destroy(engine);
+    model_close(model);
+}
+
+TEST(engine, step_refuses_what_does_not_fit)
+{
+    struct model_file *model = harness_model();
+    struct engine_options options = options_make();
+    options.rows_max = 64;
+    options.seqs_max = 4;
+    options.samples_max = 2;
+    struct engine *engine = harness_engine(model, options);
+    uint32_t vocab = model->config.vocab, context = engine_info(engine)->context_tokens;
+    uint32_t pages[32], tokens[65] = {0}, slot = slot_take(engine);
+    pages_take(engine, pages, 0, 32);
+    struct sampling_params params = sampling_params_default();
+    struct engine_sample_input sample = {.params = &params};
+    struct engine_seq_input good = {.slot = slot,
+                                    .tokens = tokens,
+                                    .row_count = 40,
+                                    .prev_sample = ENGINE_NONE,
+                                    .pages = pages,
+                                    .page_count = 2,
+                                    .sample = &sample};
+    struct engine_step *step = engine_step_begin(engine);
+    CHECK_INT(engine_submit(step), STATUS_INVALID); /* empty */
+    struct engine_seq_input bad = good;
+    bad.slot = 9999;
+    CHECK_INT(engine_step_add(step, &bad, NULL), STATUS_INVALID);
+    bad = good;
+    bad.row_count = 0;
+    CHECK_INT(engine_step_add(step, &bad, NULL), STATUS_INVALID);
+    bad = good;
+    bad.page_count = 1; /* 40 rows need two */
+    CHECK_INT(engine_step_add(step, &bad, NULL), STATUS_INVALID);
+    bad = good;
+    bad.position_begin = context - 39;
+    bad.page_count = 32;
+    CHECK_INT(engine_step_add(step, &bad, NULL), STATUS_INVALID);
+    bad = good;
+    bad.prev_sample = 0; /* no step was submitted */
+    bad.tokens = NULL;
+    bad.row_count = 1;
+    CHECK_INT(engine_step_add(step, &bad, NULL), STATUS_INVALID);
+    tokens[39] = vocab;
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_INVALID);
+    tokens[39] = vocab - 1;
+    pages[1] = 128;
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_INVALID);
+    pages[1] = 127;
+    uint32_t index = 77;
+    CHECK_INT(engine_step_add(step, &good, &index), STATUS_OK);
+    CHECK_INT(index, 0);
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_FULL); /* 80 rows */
+    good.row_count = 1;
+    CHECK_INT(engine_step_add(step, &good, &index), STATUS_OK);
+    CHECK_INT(index, 1);
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_FULL); /* samples */
+    good.sample = NULL;
+    CHECK_INT(engine_step_add(step, &good, &index), STATUS_OK);
+    CHECK_INT(index, ENGINE_NONE);
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_OK);
+    CHECK_INT(engine_step_add(step, &good, NULL), STATUS_FULL); /* sequences */
+    engine_step_abandon(step);
+    CHECK(engine_step_begin(engine) == step);
+    CHECK_INT(engine_step_rows(step), 0);
+    engine_destroy(engine);
+    model_close(model);
+}
+
+TEST(engine, pieces_move_and_are_verified)
+{
+    static const char *const backends[] = {"cpu", "opaque"};
+    struct model_file *model = harness_model();
+    struct job there, here;
+    uint32_t vocab = model->config.vocab;
+    struct run_options run = {.chunk = 512};
+    for (int b = 0; b < 2; b++) {
+        struct engine_options options = options_make();
+        options.backend = backends[b];
+        options.samples_max = 256;
+        struct engine *from = harness_engine(model, options), *to = harness_engine(model, options);
+        CHECK((engine_piece_host(from, 0, 0) == NULL) == (b == 1));
+        job_init(&there, 3, 100, 20, vocab);
+        jobs_run(from, &there, 1, &run, 0);
+        /* the prompt's pages (100 positions: 3 full, 1 partly) as they are after the whole answer */
+        uint32_t pages[4] = {11, 3, 90, 41}, runs = engine_info(to)->run_count;
+        uint8_t *host = malloc(engine_info(to)->piece_bytes);
+        for (uint32_t p = 0; p < 4; p++)
+            for (uint32_t r = 0; r < runs; r++) {
+                struct engine_copy copy = {.kind = ENGINE_COPY_EXPORT,
+                                           .page = there.pages[p],
+                                           .run = r,
+                                           .host = host,
+                                           .expect = true};
+                CHECK(engine_piece_sum(from, copy.page, r, &copy.expected));
+                CHECK_INT(copy_run(from, &copy)->status, STATUS_OK);
+                struct engine_copy in = copy;
+                in.kind = ENGINE_COPY_IMPORT;
+                in.page = pages[p];
+                if (p == 2 && r == 1) { /* a bit flips on the way */
+                    host[1000] ^= 4;
+                    CHECK_INT(copy_run(to, &in)->status, STATUS_CHECKSUM);
+                    CHECK(!engine_page_sealed(to, pages[p]));
+                    host[1000] ^= 4;
+                }
+                CHECK_INT(copy_run(to, &in)->status, STATUS_OK);
+                in.kind = ENGINE_COPY_VERIFY;
+                CHECK_INT(copy_run(to, &in)->status, STATUS_OK);
+                in.expected ^= 1;
+                CHECK_INT(copy_run(to, &in)->status, STATUS_CHECKSUM);
+            }
+        CHECK(engine_page_sealed(to, pages[0]));
+        engine_pages_unseal(to, pages, 1);
+        CHECK(!engine_page_sealed(to, pages[0]));
+        /* go on from what was moved: the last token fed is the answer's 18th */
+        struct engine_step *step = engine_step_begin(to);
+        struct engine_sample_input sample = {.params = &there.params,
+                                             .seed = there.seed,
+                                             .prompt = there.prompt,
+                                             .prompt_count = 100,
+                                             .generated = there.answer,
+                                             .generated_count = 19};
+        here = there;
+        here.logits = calloc(vocab, sizeof(float));
+        struct engine_seq_input input = {.slot = slot_take(to),
+                                         .tokens = &there.answer[18],
+                                         .row_count = 1,
+                                         .prev_sample = ENGINE_NONE,
+                                         .position_begin = 118,
+                                         .pages = pages,
+                                         .page_count = 4,
+                                         .sample = &sample,
+                                         .logits_out = here.logits};
+        uint32_t index;
+        CHECK_INT(engine_step_add(step, &input, &index), STATUS_OK);
+        CHECK_INT(engine_submit(step), STATUS_OK);
+        harness_step_wait(to);
+        CHECK_INT(engine_step_result(step, index)->token, there.answer[19]);
+        CHECK(memcmp(here.logits, there.logits + 118 * vocab, vocab * sizeof(float)) == 0);
+        free(here.logits);
+        free(host);
+        job_finish(&there);
+        engine_destroy(from);
+        engine_destroy(to);
+    }
+    model_close(model);
+}
+
+/* A token whose embedding overflows the norm: its request fails, in that step and later ones; the others' bits stay. */
+TEST(engine, nonfinite_fails_alone)
+{
+    const char *path = getenv("BATON_ENGINE_MODEL_F32");
+    CHECK(path);
+    FILE *file = fopen(path, "rb");
+    CHECK(file);
+    fseek(file, 0, SEEK_END);
+    size_t bytes = (size_t)ftell(file);
+    uint8_t *data = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    rewind(file);
+    CHECK(fread(data, 1, bytes, file) == bytes);
+    fclose(file);
+    struct model_file *model;
+    struct err err = ERR_INIT;
+    CHECK_MSG(model_open_memory(data, bytes, "patched", &model, &err) == STATUS_OK, "%s",
+              err.message);
+    float huge = 3e30f;
+    uint32_t poison_token = 77;
+    CHECK_INT(model->token_embd->type, TENSOR_F32);
+    size_t at = model->token_embd->offset + poison_token * model->token_embd->row_bytes;
+    for (uint32_t i = 0; i < model->config.hidden; i++)
+        memcpy(data + at + i * sizeof huge, &huge, sizeof huge);
+    struct engine_options options = options_make();
+    options.samples_max = 512;
+    options.compute = KERN_COMPUTE_F32;
+    struct engine *engine = harness_engine(model, options);
+    static struct job alone[3], mixed[3];
+    struct run_options run = {.chunk = 16};
+    for (uint32_t j = 0; j < 3; j++) {
+        job_init(&alone[j], j + 4, 40 + j, 8, model->config.vocab);
+        mixed[j] = alone[j];
+        for (uint32_t i = 0; i < 42; i++) /* nobody else uses the token */
+            if (mixed[j].prompt[i] == poison_token)
+                mixed[j].prompt[i] = alone[j].prompt[i] = 78;
+    }
+    alone[0].params.logit_bias = alone[2].params.logit_bias = NULL;
+    for (uint32_t j = 0; j < 3; j += 2)
+        jobs_run(engine, &alone[j], 1, &run, 4 * j);
+    mixed[1].prompt[3] = poison_token; /* in the first chunk, long before it is sampled */
+    jobs_run(engine, mixed, 3, &run, 20);
+    CHECK(!mixed[1].finite);
+    CHECK(alone[0].finite && alone[2].finite && mixed[0].finite && mixed[2].finite);
+    for (uint32_t j = 0; j < 3; j += 2)
+        job_compare(&alone[j], &mixed[j], model->config.vocab, false, "beside a failing request");
+    for (uint32_t j = 0; j < 3; j++) {
+        job_finish(&mixed[j]);
+        job_finish(&alone[j]);
+    }
+    engine_destroy(engine);
+    model_close(model);
+    free(data);
+}
+
+TEST(engine, options_are_refused_by_name)
+{
+    struct model_file *model = harness_model();
+    static const struct {
+        const char *name;
+        const char *backend, *isa;
+        uint32_t page_tokens, kv_pages, layer_run, context, rows;
+    } cases[] = {
+        {"page_tokens", NULL, NULL, 24, 8, 0, 0, 0},
+        {"page_tokens", NULL, NULL, 256, 8, 0, 0, 0},
+        {"kv_pages", NULL, NULL, 32, 0, 0, 0, 0},
+        {"layer_run", NULL, NULL, 32, 8, 6, 0, 0},
+        {"context_tokens", NULL, NULL, 32, 8, 0, 1025, 0},
+        {"rows_max", NULL, NULL, 32, 8, 0, 0, 70000},
+        {"backend", "gpu", NULL, 32, 8, 0, 0, 0},
+        {"cuda", "cuda", NULL, 32, 8, 0, 0, 0},
+        {"isa", NULL, "sse9", 32, 8, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct engine_options options = {.backend = cases[i].backend,
+                                         .isa = cases[i].isa,
+                                         .page_tokens = cases[i].page_tokens,
+                                         .kv_pages = cases[i].kv_pages,
+                                         .layer_run = cases[i].layer_run,
+                                         .context_tokens = cases[i].context,
+                                         .rows_max = cases[i].rows};
+        struct engine *engine = NULL;
+        struct err err = ERR_INIT;
+        CHECK_INT(engine_create(&options, model, &engine, &err), STATUS_CONFIG);
+        CHECK(engine == NULL);
+        CHECK_MSG(strstr(err.message, cases[i].name), "\"%s\" does not name %s", err.message,
+                  cases[i].name);
+    }
+    model_close(model);
+}
+
+TEST(engine, geometry_is_chosen)
+{
+    struct model_file *model = harness_model();
+    struct engine_options options = options_make();
+    options.page_tokens = 0;
+    options.layer_run = 0;
+    options.kv_pages = 0;
+    options.kv_bytes = 4 << 20;
+    struct engine *engine = harness_engine(model, options);
+    const struct engine_info *info = engine_info(engine);
+    CHECK_INT(info->page_tokens, 128); /* tiny heads: the largest page */
+    CHECK_INT(info->layer_run, 1);
+    CHECK_INT(info->run_count, 5);
+    CHECK_INT(info->page_bytes, 5 * 2 * 2 * 2 * 32 * 128);
+    CHECK_INT(info->page_count, (4 << 20) / info->page_bytes);
+    CHECK_STR(info->arithmetic, "int8/kv-f16/layout-1");
+    engine_destroy(engine);
+    model_close(model);
+}

@@ -1,0 +1,234 @@
+/* Attention and the RoPE+KV write: every instruction set against the plain definition, to the bit, over shapes; the
+ * definition against a straightforward computation in double; half precision against the hardware. */
+#include "kernels/cpu/attention.h"
+
+#include "kernels/cpu/half.h"
+#include "tests/test.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static uint32_t state = 1;
+
+static float noise(void) /* about [-1, 1] */
+{
+    state = state * 1664525u + 1013904223u;
+    return (float)(int32_t)state * 0x1p-31f;
+}
+
+struct shape {
+    uint32_t head_dim, group, rows, position, page_tokens;
+};
+
+enum { POOL_PAGES = 40 };
+
+static const struct shape shapes[] = {
+    {8, 1, 1, 0, 16},    {16, 2, 1, 15, 16},   {32, 3, 5, 60, 16},   {64, 3, 16, 0, 32},
+    {64, 3, 1, 511, 32}, {64, 4, 16, 250, 64}, {64, 1, 7, 63, 128},  {128, 8, 3, 127, 64},
+    {96, 5, 16, 77, 32}, {64, 7, 2, 128, 128}, {256, 2, 4, 190, 16}, {24, 6, 9, 55, 16},
+    {20, 3, 4, 70, 32}, /* not a multiple of eight lanes */
+};
+
+static size_t scratch_bytes(uint32_t head_dim)
+{
+    return (cpu_attention_scratch_floats(head_dim) * sizeof(float) + 63) / 64 * 64;
+}
+
+/* One KV head of one layer in `POOL_PAGES` pages; positions beyond the last row hold NaN. */
+static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_kv_type type,
+                                           uint8_t **pool_out, uint32_t *blocks, float **q_out)
+{
+    size_t element = type == KERN_KV_F16 ? 2 : 4;
+    size_t half = element * shape->head_dim * shape->page_tokens, page_bytes = 2 * half;
+    uint8_t *pool = malloc(page_bytes * POOL_PAGES);
+    memset(pool, 0xff, page_bytes * POOL_PAGES);
+    uint32_t end = shape->position + shape->rows;
+    for (uint32_t i = 0; i < POOL_PAGES; i++)
+        blocks[i] = POOL_PAGES - 1 - i;
+    for (uint32_t p = 0; p < end; p++)
+        for (uint32_t d = 0; d < shape->head_dim; d++) {
+            uint8_t *page = pool + blocks[p / shape->page_tokens] * page_bytes;
+            uint32_t token = p % shape->page_tokens;
+            float k = noise(), v = noise();
+            size_t k_at = (size_t)d * shape->page_tokens + token;
+            size_t v_at = (size_t)token * shape->head_dim + d;
+            if (type == KERN_KV_F16) {
+                ((uint16_t *)page)[k_at] = half_from_float(k);
+                ((uint16_t *)(page + half))[v_at] = half_from_float(v);
+            } else {
+                ((float *)page)[k_at] = k;
+                ((float *)(page + half))[v_at] = v;
+            }
+        }
+    size_t stride = (size_t)shape->group * shape->head_dim + 3;
+    float *q = malloc(shape->rows * stride * sizeof(float));
+    for (size_t i = 0; i < shape->rows * stride; i++)
+        q[i] = 3 * noise();
+    *pool_out = pool;
+    *q_out = q;
+    return (struct cpu_attention_tile){.q = q,
+                                       .row_stride = stride,
+                                       .rows = shape->rows,
+                                       .group = shape->group,
+                                       .position = shape->position,
+                                       .head_dim = shape->head_dim,
+                                       .page_tokens = shape->page_tokens,
+                                       .scale = 1.0f / __builtin_sqrtf((float)shape->head_dim),
+                                       .blocks = blocks,
+                                       .k = pool,
+                                       .v = pool + half,
+                                       .page_bytes = page_bytes};
+}
+
+TEST(attention, variants_equal_plain)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has none of the instruction sets");
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+            uint32_t blocks[POOL_PAGES];
+            uint8_t *pool;
+            float *q;
+            struct cpu_attention_tile tile =
+                tile_make(&shapes[s], (enum kern_kv_type)type, &pool, blocks, &q);
+            size_t floats = tile.rows * tile.row_stride;
+            float *expected = calloc(floats, sizeof(float)), *got = calloc(floats, sizeof(float));
+            tile.scratch = aligned_alloc(64, scratch_bytes(tile.head_dim));
+            memset(tile.scratch, 0xff, scratch_bytes(tile.head_dim));
+            tile.out = expected;
+            cpu_attention_plain.tile[type](&tile);
+            tile.out = got;
+            cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&tile);
+            for (size_t i = 0; i < floats; i++)
+                CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0,
+                          "shape %zu type %d: value %zu is %a, expected %a", s, type, i,
+                          (double)got[i], (double)expected[i]);
+            for (uint32_t r = 0; r < tile.rows; r++)
+                CHECK(expected[r * tile.row_stride] == expected[r * tile.row_stride]);
+            free(tile.scratch);
+            free(expected);
+            free(got);
+            free(pool);
+            free(q);
+        }
+}
+
+TEST(attention, plain_is_softmax)
+{
+    const struct shape shape = {64, 1, 3, 150, 32};
+    uint32_t blocks[POOL_PAGES];
+    uint8_t *pool;
+    float *q, out[3 * 67];
+    struct cpu_attention_tile tile = tile_make(&shape, KERN_KV_F32, &pool, blocks, &q);
+    tile.out = out;
+    cpu_attention_plain.tile[KERN_KV_F32](&tile);
+    for (uint32_t r = 0; r < 3; r++) {
+        double total = 0, sum[64] = {0};
+        for (uint32_t p = 0; p <= 150 + r; p++) {
+            const uint8_t *page = pool + blocks[p / 32] * tile.page_bytes;
+            const float *k = (const float *)page, *v = (const float *)(page + tile.page_bytes / 2);
+            double score = 0;
+            for (uint32_t d = 0; d < 64; d++)
+                score += (double)q[r * 67 + d] * (double)k[d * 32 + p % 32];
+            double e = mathf_exp_f64(score / 8);
+            total += e;
+            for (uint32_t d = 0; d < 64; d++)
+                sum[d] += e * (double)v[p % 32 * 64 + d];
+        }
+        for (uint32_t d = 0; d < 64; d++) {
+            double error = sum[d] / total - (double)out[r * 67 + d];
+            CHECK_MSG(error < 2e-6 && error > -2e-6, "row %u, dim %u: off by %g", r, d, error);
+        }
+    }
+    free(pool);
+    free(q);
+}
+
+TEST(attention, rope_and_kv_write)
+{
+    enum { HEADS = 5, KV_HEADS = 2, DIM = 24, PAIRS = 10, PAGE = 16 };
+    float cos[PAIRS], sin[PAIRS], q[2][HEADS * DIM], k[2][KV_HEADS * DIM], v[KV_HEADS * DIM];
+    for (int i = 0; i < PAIRS; i++)
+        mathf_sincos(7.0f * noise(), &sin[i], &cos[i]);
+    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+        static uint8_t pages[2][2][KV_HEADS * DIM * PAGE * 4];
+        memset(pages, 0, sizeof pages);
+        for (int i = 0; i < HEADS * DIM; i++)
+            q[0][i] = q[1][i] = noise();
+        for (int i = 0; i < KV_HEADS * DIM; i++) {
+            k[0][i] = k[1][i] = 100 * noise();
+            v[i] = noise();
+        }
+        float k_before = k[0][0], k_odd = k[0][1];
+        const struct cpu_attention_kernels *kernels[2] = {
+            &cpu_attention_plain, cpu_attention_kernels_for(cpu_isa_detect())};
+        for (int variant = 0; variant < 2; variant++) {
+            struct cpu_rope_row row = {.cos = cos,
+                                       .sin = sin,
+                                       .pairs = PAIRS,
+                                       .head_dim = DIM,
+                                       .heads = HEADS,
+                                       .kv_heads = KV_HEADS,
+                                       .page_tokens = PAGE,
+                                       .token = 9,
+                                       .q = q[variant],
+                                       .k = k[variant],
+                                       .v = v,
+                                       .k_page = pages[variant][0],
+                                       .v_page = pages[variant][1]};
+            kernels[variant]->rope_kv[type](&row);
+        }
+        CHECK(memcmp(q[0], q[1], sizeof q[0]) == 0);
+        CHECK(memcmp(pages[0], pages[1], sizeof pages[0]) == 0);
+        double turned = (double)k_before * (double)cos[0] - (double)k_odd * (double)sin[0];
+        double error = turned - (double)k[0][0];
+        CHECK(error < 1e-4 && error > -1e-4);
+        size_t k_at = (DIM + 3) * PAGE + 9, v_at = (PAGE + 9) * DIM + 3; /* head 1, dimension 3 */
+        if (type == KERN_KV_F32) {
+            CHECK(((float *)pages[0][0])[k_at] == k[0][DIM + 3]);
+            CHECK(((float *)pages[0][1])[v_at] == v[DIM + 3]);
+        } else {
+            CHECK_INT(((uint16_t *)pages[0][0])[k_at], half_from_float(k[0][DIM + 3]));
+            CHECK_INT(((uint16_t *)pages[0][1])[v_at], half_from_float(v[DIM + 3]));
+        }
+        CHECK(k[0][DIM - 1] == k[1][DIM - 1]); /* beyond the pairs: as it was */
+    }
+}
+
+TEST(attention, half_round_trip)
+{
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        float value = half_to_float((uint16_t)bits);
+        uint16_t back = half_from_float(value);
+        bool nan = (bits & 0x7c00) == 0x7c00 && (bits & 0x3ff);
+        CHECK_MSG(back == bits || (nan && back == (bits | 0x200)), "%04x came back as %04x", bits,
+                  back);
+    }
+    CHECK_INT(half_from_float(65519.0f), 0x7bff);
+    CHECK_INT(half_from_float(65520.0f), 0x7c00);
+    CHECK_INT(half_from_float(0x1p-25f), 0);   /* a tie, to even */
+    CHECK_INT(half_from_float(0x1.8p-24f), 2); /* a tie, to even */
+    CHECK_INT(half_from_float(0x1.000002p-25f), 1);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("f16c"))) static void hardware_compare(void)
+{
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        float value = half_to_float((uint16_t)bits), hardware = _cvtsh_ss((uint16_t)bits);
+        CHECK(memcmp(&value, &hardware, sizeof value) == 0);
+    }
+    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 1021) {
+        float value = mathf_from_bits((uint32_t)bits);
+        CHECK_INT(half_from_float(value), (uint16_t)_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
+    }
+}
+
+TEST(attention, half_equals_hardware)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has no F16C");
+    hardware_compare();
+}
+#endif

@@ -1,0 +1,200 @@
+/* Devices, the thread pool, streams and events; what the opaque variant adds. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/device.h"
+#include "tests/test.h"
+
+static struct kern_device *device_open(const char *name, unsigned threads)
+{
+    const struct kern_backend *backend;
+    struct kern_device *device;
+    struct err err = ERR_INIT;
+    CHECK_INT(kern_backend_find(name, &backend, &err), STATUS_OK);
+    struct kern_device_options options = {.threads = threads};
+    CHECK_INT(backend->open(&options, &device, &err), STATUS_OK);
+    return device;
+}
+
+static void count_item(void *context, uint32_t item, unsigned worker)
+{
+    _Atomic uint32_t *counts = context;
+    (void)worker;
+    atomic_fetch_add(&counts[item], 1);
+}
+
+TEST(backend, pool_does_each_item_once)
+{
+    static _Atomic uint32_t counts[257];
+    for (unsigned threads = 1; threads <= 4; threads++) {
+        struct cpu_pool *pool;
+        CHECK_INT(cpu_pool_create(threads, &pool), STATUS_OK);
+        for (uint32_t round = 0; round < 3000; round++) {
+            uint32_t items = round % 257;
+            for (uint32_t i = 0; i < items; i++)
+                atomic_store(&counts[i], 0);
+            cpu_pool_run(pool, items, count_item, counts);
+            for (uint32_t i = 0; i < items; i++)
+                CHECK_INT(atomic_load(&counts[i]), 1);
+            if (round % 500 == 0)
+                usleep(2000); /* the workers fall asleep */
+        }
+        cpu_pool_destroy(pool);
+    }
+}
+
+struct firing {
+    _Atomic int count;
+    int order;
+};
+static _Atomic int firings;
+
+static void fire(void *context)
+{
+    struct firing *firing = context;
+    firing->order = atomic_fetch_add(&firings, 1);
+    atomic_fetch_add(&firing->count, 1);
+}
+
+TEST(backend, events_fire_once_in_order)
+{
+    static const char *const names[] = {"cpu", "opaque"};
+    for (int n = 0; n < 2; n++) {
+        struct kern_device *device = device_open(names[n], 2);
+        const struct kern_ops *ops = device->ops;
+        struct kern_stream *stream;
+        struct kern_stream_options options = {.commands_max = 64};
+        CHECK_INT(ops->stream_create(device, &options, &stream), STATUS_OK);
+        struct kern_buffer *buffer;
+        CHECK_INT(ops->buffer_create(device, 1 << 16, &buffer), STATUS_OK);
+        struct kern_event *events[3];
+        struct firing firing[3];
+        for (int i = 0; i < 3; i++)
+            CHECK_INT(ops->event_create(device, &events[i]), STATUS_OK);
+        static uint8_t up[1 << 16], down[1 << 16];
+        for (int round = 0; round < 200; round++) {
+            memset(firing, 0, sizeof firing);
+            atomic_store(&firings, 0);
+            memset(up, round, sizeof up);
+            memset(down, 0xee, sizeof down);
+            ops->upload(stream, buffer, 0, up, sizeof up);
+            ops->event_record(stream, events[0]);
+            ops->download(stream, buffer, 0, down, sizeof down);
+            ops->event_record(stream, events[1]);
+            ops->event_record(stream, events[2]);
+            if (n == 1 && round == 0) { /* lazy: nothing runs until somebody asks */
+                usleep(20000);
+                CHECK(!ops->event_query(events[0]) && !ops->event_query(events[2]));
+                CHECK_INT(down[0], 0xee);
+            }
+            for (int i = 0; i < 3; i++)
+                ops->event_arm(events[i], fire, &firing[i]);
+            ops->event_wait(events[2]);
+            ops->stream_sync(stream);
+            for (int i = 0; i < 3; i++) {
+                CHECK_INT(atomic_load(&firing[i].count), 1);
+                CHECK_INT(firing[i].order, i);
+            }
+            CHECK(memcmp(up, down, sizeof up) == 0);
+        }
+        ops->stream_destroy(stream);
+        for (int i = 0; i < 3; i++)
+            ops->event_destroy(events[i]);
+        ops->buffer_destroy(buffer);
+        ops->device_close(device);
+    }
+}
+
+/* True when reading the address kills a process. */
+static bool read_is_fatal(const volatile uint8_t *address)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(5);
+        (void)freopen("/dev/null", "w", stderr);
+        _exit(*address == 255 ? 1 : 0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return !WIFEXITED(status) ||
+           WEXITSTATUS(status) > 1; /* a sanitizer exits with a code of its own */
+}
+
+TEST(backend, opaque_memory_is_unreadable)
+{
+    struct kern_device *plain = device_open("cpu", 1), *opaque = device_open("opaque", 1);
+    struct kern_kv_desc desc = {.layers = 2,
+                                .kv_heads = 1,
+                                .head_dim = 32,
+                                .page_tokens = 16,
+                                .page_count = 4,
+                                .type = KERN_KV_F16};
+    struct kern_piece piece = {1, 0, 2};
+    struct kern_kv *kv;
+    CHECK_INT(plain->ops->kv_create(plain, &desc, &kv), STATUS_OK);
+    CHECK(plain->ops->kv_piece_host(kv, piece) != NULL);
+    CHECK(!read_is_fatal(plain->ops->kv_piece_host(kv, piece)));
+    plain->ops->kv_destroy(kv);
+    plain->ops->device_close(plain);
+
+    const struct kern_ops *ops = opaque->ops;
+    CHECK_INT(ops->kv_create(opaque, &desc, &kv), STATUS_OK);
+    CHECK(ops->kv_piece_host(kv, piece) == NULL);
+    struct kern_stream *stream;
+    struct kern_stream_options options = {.commands_max = 8};
+    CHECK_INT(ops->stream_create(opaque, &options, &stream), STATUS_OK);
+    CHECK(read_is_fatal(kv->region.data));
+    static uint8_t host[2 * 2 * 2 * 32 * 16];
+    uint64_t sums[3];
+    memset(host, 0x5a, sizeof host);
+    CHECK_INT(ops->kv_layer_bytes(kv) * 2, sizeof host);
+    ops->kv_copy(stream, KERN_COPY_IMPORT, kv, piece, host, &sums[0]);
+    ops->kv_copy(stream, KERN_COPY_SUM, kv, piece, NULL, &sums[1]);
+    memset(host, 0x5a, sizeof host);
+    ops->stream_sync(stream);
+    memset(host, 0, sizeof host);
+    ops->kv_copy(stream, KERN_COPY_EXPORT, kv, piece, host, &sums[2]);
+    ops->stream_sync(stream);
+    CHECK(sums[0] == sums[1] && sums[1] == sums[2]);
+    CHECK_INT(host[77], 0x5a);
+    for (int i = 0; i < 200 && !read_is_fatal(kv->region.data); i++)
+        usleep(1000); /* the stream closes the memory when it comes to rest */
+    CHECK(read_is_fatal(kv->region.data));
+    ops->stream_destroy(stream);
+    ops->kv_destroy(kv);
+    ops->device_close(opaque);
+}
+
+TEST(backend, cancels_measure_their_lag)
+{
+    struct kern_cancels *cancels;
+    CHECK_INT(kern_cancels_create(4, &cancels), STATUS_OK);
+    CHECK(!kern_cancels_look(cancels, 2));
+    atomic_store(&cancels->layers_begun, 10);
+    kern_cancels_set(cancels, 2);
+    atomic_store(&cancels->layers_begun, 13);
+    kern_cancels_set(cancels, 2); /* the first one counts */
+    CHECK(kern_cancels_look(cancels, 2));
+    CHECK_INT(atomic_load(&cancels->acks[2]), 1);
+    CHECK_INT(atomic_load(&cancels->lag_max), 3);
+    atomic_store(&cancels->layers_begun, 20);
+    CHECK(kern_cancels_look(cancels, 2)); /* acknowledged already: the lag stands */
+    CHECK_INT(atomic_load(&cancels->lag_max), 3);
+    kern_cancels_reset(cancels, 2);
+    CHECK(!kern_cancels_look(cancels, 2));
+    kern_cancels_destroy(cancels);
+}
+
+TEST(backend, names)
+{
+    const struct kern_backend *backend;
+    struct err err = ERR_INIT;
+    CHECK_INT(kern_backend_find("tpu", &backend, &err), STATUS_CONFIG);
+    CHECK(strstr(err.message, "tpu") && strstr(err.message, "opaque"));
+    enum kern_kv_type type = KERN_KV_F32;
+    CHECK(kern_kv_type_parse("f16", &type) && type == KERN_KV_F16);
+    CHECK(!kern_kv_type_parse("f64", &type));
+}

@@ -1,0 +1,256 @@
+/* The sampler: the generator against its published answers, each filter against a slow and obvious one, frequencies against
+ * probabilities, and the loops of every instruction set against the plain ones. */
+#include "kernels/cpu/sampler.h"
+
+#include "kernels/cpu/mathf.h"
+#include "kernels/cpu/philox.h"
+#include "tests/test.h"
+
+enum { VOCAB = 1003 };
+
+static uint32_t state = 7;
+
+static float noise(void)
+{
+    state = state * 1664525u + 1013904223u;
+    return (float)(int32_t)state * 0x1p-31f;
+}
+
+static struct kern_sample sample_make(void)
+{
+    return (struct kern_sample){.draw = true,
+                                .temperature = 1,
+                                .top_p = 1,
+                                .repetition_penalty = 1,
+                                .logprobs = -1,
+                                .seed = 5};
+}
+
+static struct kern_sample_out sample_run(const struct kern_sample *sample, const float *logits)
+{
+    struct cpu_sampler *sampler;
+    CHECK_INT(cpu_sampler_create(VOCAB, &sampler), STATUS_OK);
+    float copy[VOCAB];
+    struct kern_sample_out out[2];
+    memset(out, 0, sizeof out);
+    memcpy(copy, logits, sizeof copy);
+    cpu_sampler_row(sampler, CPU_ISA_PLAIN, sample, CPU_SAMPLER_NO_EXTRA, copy, &out[0]);
+    memcpy(copy, logits, sizeof copy);
+    cpu_sampler_row(sampler, cpu_isa_detect(), sample, CPU_SAMPLER_NO_EXTRA, copy, &out[1]);
+    CHECK(memcmp(&out[0], &out[1], sizeof out[0]) == 0);
+    cpu_sampler_destroy(sampler);
+    return out[0];
+}
+
+TEST(sampler, philox_known_answers)
+{
+    static const struct {
+        uint32_t counter[4], key[2], expected[4];
+    } cases[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t out[4];
+        philox4x32(cases[i].counter, cases[i].key, out);
+        CHECK(memcmp(out, cases[i].expected, sizeof out) == 0);
+    }
+    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 1, 0, 0));
+    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 0, 1, 0));
+    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(2, 0, 0, 0));
+    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 0, 0, 1));
+    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(UINT64_C(1) | UINT64_C(1) << 32, 0, 0, 0));
+}
+
+TEST(sampler, greedy_takes_the_lowest_of_equals)
+{
+    float logits[VOCAB] = {0};
+    logits[40] = logits[7] = logits[900] = 2.5f;
+    struct kern_sample sample = sample_make();
+    sample.temperature = 0;
+    CHECK_INT(sample_run(&sample, logits).token, 7);
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = i % 2 ? 0.0f : -0.0f; /* equal, though the bits differ */
+    CHECK_INT(sample_run(&sample, logits).token, 0);
+}
+
+TEST(sampler, frequencies_follow_probabilities)
+{
+    float logits[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = -50;
+    static const float chance[4] = {0.5f, 0.3f, 0.15f, 0.05f};
+    static const int id[4] = {900, 2, 501, 77};
+    for (int i = 0; i < 4; i++)
+        logits[id[i]] = mathf_log(chance[i]) * 2; /* temperature 2 gives `chance` */
+    struct kern_sample sample = sample_make();
+    sample.temperature = 2;
+    static const struct {
+        uint32_t top_k;
+        float top_p, min_p;
+        double expected[4];
+    } cases[] = {
+        {0, 1, 0, {0.5, 0.3, 0.15, 0.05}},
+        {2, 1, 0, {0.625, 0.375, 0, 0}},
+        {0, 0.79f, 0, {0.625, 0.375, 0, 0}},
+        {0, 0.81f, 0, {0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0}},
+        {0, 1, 0.2f, {0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0}},
+        {3, 0.5f, 0, {1, 0, 0, 0}},
+        {1, 1, 0, {1, 0, 0, 0}},
+        {4, 1, 0.55f, {0.625, 0.375, 0, 0}},
+    };
+    struct cpu_sampler *sampler;
+    CHECK_INT(cpu_sampler_create(VOCAB, &sampler), STATUS_OK);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        enum { DRAWS = 4000 };
+        int hits[4] = {0}, others = 0;
+        sample.top_k = cases[c].top_k;
+        sample.top_p = cases[c].top_p;
+        sample.min_p = cases[c].min_p;
+        for (uint32_t n = 0; n < DRAWS; n++) {
+            float copy[VOCAB];
+            struct kern_sample_out out;
+            memcpy(copy, logits, sizeof copy);
+            sample.position = n;
+            cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, &out);
+            CHECK(out.finite);
+            int which = 0;
+            while (which < 4 && id[which] != (int)out.token)
+                which++;
+            if (which < 4)
+                hits[which]++;
+            else
+                others++;
+        }
+        CHECK_INT(others, 0);
+        for (int i = 0; i < 4; i++) {
+            double off = (double)hits[i] / DRAWS - cases[c].expected[i];
+            CHECK_MSG(off < 0.03 && off > -0.03, "case %zu: token %d came %d times of %d", c, id[i],
+                      hits[i], DRAWS);
+            if (cases[c].expected[i] == 0)
+                CHECK_INT(hits[i], 0);
+        }
+    }
+    cpu_sampler_destroy(sampler);
+}
+
+TEST(sampler, penalties_and_bias)
+{
+    float logits[VOCAB] = {0};
+    logits[10] = 4;    /* prompt and answer, three times in the answer */
+    logits[11] = 3.5f; /* prompt only */
+    logits[12] = 3.0f;
+    logits[13] = -1;
+    uint32_t prompt[] = {10, 11, 11}, generated[] = {10, 10, 10, 13};
+    struct kern_sample sample = sample_make();
+    sample.temperature = 0;
+    sample.prompt = prompt;
+    sample.prompt_count = 3;
+    sample.generated = generated;
+    sample.generated_count = 4;
+    CHECK_INT(sample_run(&sample, logits).token, 10);
+    sample.presence_penalty = 0.4f; /* 3.6 */
+    CHECK_INT(sample_run(&sample, logits).token, 10);
+    sample.presence_penalty = 0.6f; /* 3.4 */
+    CHECK_INT(sample_run(&sample, logits).token, 11);
+    sample.presence_penalty = 0;
+    sample.frequency_penalty = 0.2f; /* 3.4 */
+    CHECK_INT(sample_run(&sample, logits).token, 11);
+    sample.repetition_penalty = 1.25f; /* 2.6 and 2.8: only 12 is new */
+    CHECK_INT(sample_run(&sample, logits).token, 12);
+    struct kern_bias bias[] = {{500, 2}, {500, 1.5f}};
+    sample.bias = bias;
+    sample.bias_count = 2;
+    CHECK_INT(sample_run(&sample, logits).token, 500);
+    /* an unknown last token counts as generated */
+    struct cpu_sampler *sampler;
+    CHECK_INT(cpu_sampler_create(VOCAB, &sampler), STATUS_OK);
+    struct kern_sample_out out;
+    for (int i = 0; i < 2; i++) { /* twice: the table of counts is clean again */
+        float copy[VOCAB];
+        memcpy(copy, logits, sizeof copy);
+        sample.presence_penalty = 2;
+        cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, 500, copy, &out);
+        CHECK_INT(out.token, 12);
+    }
+    cpu_sampler_destroy(sampler);
+}
+
+TEST(sampler, logprobs_are_of_the_raw_logits)
+{
+    float logits[VOCAB];
+    double total = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        logits[i] = 5 * noise();
+        total += mathf_exp_f64((double)logits[i]);
+    }
+    struct kern_sample sample = sample_make();
+    sample.logprobs = KERN_TOP_MAX;
+    sample.temperature = 0.1f; /* changes the draw, not the log-probabilities */
+    struct kern_bias bias = {3, 100};
+    sample.bias = &bias;
+    sample.bias_count = 1;
+    struct kern_sample_out out = sample_run(&sample, logits);
+    CHECK_INT(out.token, 3);
+    CHECK_INT(out.top_count, KERN_TOP_MAX);
+    double error = (double)out.logprob - ((double)logits[3] - mathf_log_f64(total));
+    CHECK(error < 1e-5 && error > -1e-5);
+    for (uint32_t i = 0; i < out.top_count; i++) {
+        uint32_t better = 0;
+        for (uint32_t j = 0; j < VOCAB; j++)
+            better += logits[j] > logits[out.top_ids[i]];
+        CHECK_INT(better, i);
+        error =
+            (double)out.top_logprobs[i] - ((double)logits[out.top_ids[i]] - mathf_log_f64(total));
+        CHECK(error < 1e-5 && error > -1e-5);
+    }
+    sample.logprobs = 0;
+    out = sample_run(&sample, logits);
+    CHECK_INT(out.top_count, 0);
+    CHECK(out.logprob < 0);
+}
+
+TEST(sampler, not_finite_is_told)
+{
+    float logits[VOCAB] = {0};
+    struct kern_sample sample = sample_make();
+    CHECK(sample_run(&sample, logits).finite);
+    logits[VOCAB - 1] = __builtin_nanf("");
+    CHECK(!sample_run(&sample, logits).finite);
+    logits[VOCAB - 1] = -__builtin_inff();
+    CHECK(!sample_run(&sample, logits).finite);
+    logits[VOCAB - 1] = 3e38f;
+    sample.temperature = 1e-30f; /* extreme but legal: greedy in effect */
+    CHECK_INT(sample_run(&sample, logits).token, VOCAB - 1);
+    CHECK(sample_run(&sample, logits).finite);
+}
+
+TEST(sampler, loops_equal_plain)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has none of the instruction sets");
+#if defined(__x86_64__)
+    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain,
+                                   *fast = &cpu_sampler_loops_avx2;
+    static float x[VOCAB], a[VOCAB], b[VOCAB];
+    for (uint32_t count = 1; count <= VOCAB; count += count < 40 ? 1 : 107) {
+        for (uint32_t i = 0; i < count; i++)
+            x[i] = 30 * noise();
+        float max = plain->max(x, count);
+        CHECK(max == fast->max(x, count));
+        float sums[2] = {plain->exp_sum(x, max, count), fast->exp_sum(x, max, count)};
+        CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
+        plain->weights(x, max, 0.7f, count, a);
+        fast->weights(x, max, 0.7f, count, b);
+        CHECK(memcmp(a, b, count * sizeof a[0]) == 0);
+        CHECK(plain->all_finite(x, count) && fast->all_finite(x, count));
+        x[count - 1] = __builtin_inff();
+        CHECK(!plain->all_finite(x, count) && !fast->all_finite(x, count));
+    }
+#endif
+}
