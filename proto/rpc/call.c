@@ -93,8 +93,7 @@ static void end_describe(struct rpc_call *call, struct rpc_end *end)
     if (call->server) {
         end->cancelled |= call->cancelled != 0 || !call->close_sent;
         if (end->cancelled && !call->cancelled_here)
-            end->code =
-                rpc_call_remaining_ns(call) ? GRPC_CODE_CANCELLED : GRPC_CODE_DEADLINE_EXCEEDED;
+            end->code = deadline_passed(call) ? GRPC_CODE_DEADLINE_EXCEEDED : GRPC_CODE_CANCELLED;
         return;
     }
     if (!call->cancelled_here)

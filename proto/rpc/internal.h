@@ -24,6 +24,9 @@ struct rpc_tag {
     void (*done)(void *context, bool ok);
     void *context;
     bool ok;
+    /* Set when the tag goes out and read by the RPC thread. Core's queue orders the two already, but a race detector cannot
+     * see into core. */
+    atomic_bool out;
 };
 
 struct rpc {

@@ -30,6 +30,7 @@ static void *rpc_thread(void *argument)
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         struct rpc_tag *tag = event.tag;
+        atomic_load_explicit(&tag->out, memory_order_acquire);
         tag->ok = event.success;
         struct rpc_tag *top = atomic_load_explicit(&rpc->stack, memory_order_relaxed);
         do {
@@ -45,8 +46,8 @@ static void *rpc_thread(void *argument)
 
 void rpc_tag_out(struct rpc *rpc, struct rpc_tag *tag)
 {
-    (void)tag;
     rpc->tags_out++;
+    atomic_store_explicit(&tag->out, true, memory_order_release);
 }
 
 void rpc_tag_back(struct rpc *rpc)
