@@ -17,6 +17,13 @@ const struct config_key config_keys[] = {
     /* the router */
     {"node_grpc", CONFIG_ROUTER},
     {"node_grpc_file", CONFIG_ROUTER},
+    {"requests_max", CONFIG_ROUTER},
+    {"queue_max", CONFIG_ROUTER},
+    {"prompt_tokens_max", CONFIG_ROUTER},
+    {"message_bytes_max", CONFIG_ROUTER},
+    {"node_wait_s", CONFIG_ROUTER},
+    {"client_stall_s", CONFIG_ROUTER},
+    {"replays_max", CONFIG_ROUTER},
     /* nodes */
     {"router", CONFIG_COMMON | CONFIG_NODE},
     {"role", CONFIG_NODE},
