@@ -79,9 +79,12 @@ struct step_arguments {
     uint32_t layer;
 };
 
-/* Looks at the cancel flags of the step's sequences, and acknowledges them. */
+/* Looks at the cancel flags, and acknowledges them: of the step's sequences, which are dead from here on, and of all others,
+ * which may stand in the step that is queued behind this one and will be dead there before its first layer. */
 static void cancels_look(struct cpu_step *step)
 {
+    for (uint32_t slot = 0; slot < step->base.cancels->slot_count; slot++)
+        kern_cancels_look(step->base.cancels, slot);
     for (uint32_t s = 0; s < step->base.seq_count; s++)
         if (kern_cancels_look(step->base.cancels, step->base.seqs[s].slot))
             step->seq_dead[s] = 1;
