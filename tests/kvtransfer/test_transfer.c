@@ -571,7 +571,8 @@ TEST(transfer, another_d_may_take_the_same_transfer)
         rig_node_round(&d2, now_ns);
     }
     check_complete(&give, &take2);
-    CHECK_MSG(take.ended == 0, "status %d", take.status); /* the router ends that attempt by name; without it, by silence */
+    CHECK_MSG(take.ended == 0, "status %d",
+              take.status); /* the router ends that attempt by name; without it, by silence */
     kv_sink_end(d.sink, take.transfer);
     turns(3);
     CHECK_INT(take.released, 1);
