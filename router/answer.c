@@ -254,7 +254,7 @@ enum status answer_restore(struct answer *answer, const uint32_t *ids, uint32_t 
                            "resume.received: the answer ended before token %u of it", i);
         enum answer_finish finish = ANSWER_OPEN;
         for (size_t k = 0; k < stop_id_count; k++)
-            if (ids[i] == stop_ids[k] && i >= answer->options.min_tokens)
+            if (ids[i] == stop_ids[k] && i + 1 >= answer->options.min_tokens)
                 finish = ANSWER_STOP;
         struct answer_token token = {.id = ids[i]};
         if (!push(answer, &token, finish))

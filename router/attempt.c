@@ -101,9 +101,11 @@ void attempt_begin(struct core *core, struct request *r, struct node *prefill, s
     }
     if (!request_open(r))
         return;
-    r->timing.assigned_ns = core_clock(core);
-    if (!r->timing.first_ns)
+    if (!r->timing
+             .first_ns) { /* the time to the first token is the last attempt's that could give it */
+        r->timing.assigned_ns = core_clock(core);
         name_copy(r->timing.prefill_node, prefill);
+    }
     if (alone)
         name_copy(r->timing.decode_node, prefill);
 }

@@ -227,7 +227,8 @@ static bool place(struct core *core, struct request *r)
     r->too_large_ns = 0;
     if (result == PLACEMENT_BUSY)
         return false;
-    r->timing.dequeued_ns = begun_ns;
+    if (!r->timing.first_ns)
+        r->timing.dequeued_ns = begun_ns;
     r->prefill_only = want.prefill_only;
     attempt_begin(core, r, core->registry.nodes[chosen.prefill],
                   core->registry.nodes[chosen.decode]);

@@ -70,7 +70,7 @@ static bool decode_exists(const struct placement_view *view,
                           const struct placement_request *request, size_t p, size_t d)
 {
     const struct placement_node *from = &view->nodes[p], *to = &view->nodes[d];
-    if (!to->serving || request->answer_pages > to->pages_total)
+    if (!to->serving || (!request->prefill_only && request->answer_pages > to->pages_total))
         return false;
     if (p == d)
         return true;
@@ -91,9 +91,10 @@ static bool pair_ready(const struct placement_view *view, const struct placement
                        size_t p, size_t d)
 {
     if (p == d)
-        return has_room(&view->nodes[p], request->prefill_pages);
+        return has_room(&view->nodes[p],
+                        request->prefill_only ? request->prefill_pages : request->answer_pages);
     return has_room(&view->nodes[p], request->prefill_pages) &&
-           has_room(&view->nodes[d], request->prefill_pages) &&
+           has_room(&view->nodes[d], request->answer_pages) &&
            link_of(view, p, d) == PLACEMENT_LINK_UP;
 }
 
@@ -140,7 +141,7 @@ enum placement_result placement_choose_decode(const struct placement_view *view,
         if (d == prefill || !decode_exists(view, request, prefill, d))
             continue;
         exists = true;
-        if (d == not_node || !has_room(&view->nodes[d], request->prefill_pages) ||
+        if (d == not_node || !has_room(&view->nodes[d], request->answer_pages) ||
             link_of(view, prefill, d) != PLACEMENT_LINK_UP)
             continue;
         struct cost cost = cost_of(&view->nodes[prefill], &view->nodes[d], false);

@@ -51,9 +51,10 @@ struct placement_view {
 struct placement_request {
     uint32_t prefill_tokens; /* prompt, and what was generated before */
     uint32_t prefill_pages;  /* that these need */
-    uint32_t answer_pages;   /* that the whole sequence may come to need; >= prefill_pages */
-    bool prefill_only;       /* the first token ends the answer: no D is needed */
-    bool local_only;         /* no transfer: pairs have failed this request */
+    uint32_t
+        answer_pages; /* that the whole sequence may come to need, which a decode node takes at once */
+    bool prefill_only; /* the first token ends the answer: no D is needed */
+    bool local_only;   /* no transfer: pairs have failed this request */
 };
 
 enum placement_result {

@@ -1,0 +1,169 @@
+/* See node_streams.h. */
+#include "router/node_streams.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "proto/wire.h"
+
+struct packed {
+    struct list link;
+    size_t bytes;
+    uint8_t data[];
+};
+
+struct connection {
+    struct node_stream stream;
+    struct node_streams *streams;
+    struct rpc_call *call;
+    struct list queue;
+    size_t queued, queued_bytes;
+    bool ending; /* finish with this once the queue is empty */
+    enum grpc_code code;
+    char message[256];
+};
+
+/* --- to the node --- */
+
+static void pump(struct connection *c)
+{
+    while (!list_empty(&c->queue) && rpc_call_writable(c->call)) {
+        struct packed *packed = container_of(list_pop_front(&c->queue), struct packed, link);
+        rpc_call_send(c->call, packed->data, packed->bytes);
+        c->queued--;
+        c->queued_bytes -= packed->bytes;
+        free(packed);
+    }
+    if (c->ending && list_empty(&c->queue))
+        rpc_call_finish(c->call, c->code, c->message, NULL, 0);
+}
+
+static bool port_send(void *port, const Baton__Node__V1__RouterMessage *message)
+{
+    struct connection *c = port;
+    if (list_empty(&c->queue) && rpc_call_writable(c->call)) {
+        /* CLOSED is no failure here: the end of the call is on its way */
+        enum status status = rpc_call_send_message(c->call, &message->base);
+        return status == STATUS_OK || status == STATUS_CLOSED;
+    }
+    size_t bytes = baton__node__v1__router_message__get_packed_size(message);
+    if (c->queued >= NODE_QUEUE_MESSAGES_MAX || c->queued_bytes + bytes > NODE_QUEUE_BYTES_MAX)
+        return false;
+    struct packed *packed = malloc(sizeof *packed + bytes);
+    if (!packed)
+        return false;
+    packed->bytes = bytes;
+    baton__node__v1__router_message__pack(message, packed->data);
+    list_push_back(&c->queue, &packed->link);
+    c->queued++;
+    c->queued_bytes += bytes;
+    return true;
+}
+
+static void port_end(void *port, enum grpc_code code, const char *message, bool graceful)
+{
+    struct connection *c = port;
+    if (!graceful) {
+        rpc_call_abort(c->call, code, message);
+        return;
+    }
+    c->ending = true;
+    c->code = code;
+    snprintf(c->message, sizeof c->message, "%s", message);
+    pump(c);
+}
+
+static const struct node_port port_of_calls = {.send = port_send, .end = port_end};
+
+/* --- from the node --- */
+
+static struct core *core_now(struct node_streams *streams)
+{
+    core_time(streams->core, loop_now_ns(streams->loop), loop_late_total_ns(streams->loop));
+    return streams->core;
+}
+
+static void on_open(void *context, struct rpc_call *call)
+{
+    struct node_streams *streams = context;
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c) {
+        rpc_call_abort(call, GRPC_CODE_RESOURCE_EXHAUSTED, "no memory");
+        return;
+    }
+    c->streams = streams;
+    c->call = call;
+    list_init(&c->queue);
+    rpc_call_set_data(call, c);
+    streams->open++;
+    registry_stream_open(&core_now(streams)->registry, &c->stream, &port_of_calls, c);
+}
+
+static void on_message(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes)
+{
+    struct connection *c = rpc_call_data(call);
+    if (!c)
+        return;
+    core_now(context);
+    struct err err = ERR_INIT;
+    ProtobufCMessage *message = NULL;
+    if (wire_unpack(&baton__node__v1__node_message__descriptor, data, bytes, &message, &err)) {
+        struct node *node = c->stream.node;
+        if (node)
+            core_note(c->streams->core, node, err.message);
+        registry_stream_closed(&c->stream, "it sent a malformed message");
+        return;
+    }
+    registry_stream_message(&c->stream, (Baton__Node__V1__NodeMessage *)message);
+    protobuf_c_message_free_unpacked(message, NULL);
+}
+
+static void on_half_close(void *context, struct rpc_call *call)
+{
+    struct connection *c = rpc_call_data(call);
+    core_now(context);
+    if (c)
+        registry_stream_closed(&c->stream, "it ended its stream");
+}
+
+static void on_writable(void *context, struct rpc_call *call)
+{
+    (void)context;
+    struct connection *c = rpc_call_data(call);
+    if (c)
+        pump(c);
+}
+
+static void on_closed(void *context, struct rpc_call *call, const struct rpc_end *end)
+{
+    struct node_streams *streams = context;
+    struct connection *c = rpc_call_data(call);
+    if (!c)
+        return;
+    (void)end;
+    core_now(streams);
+    /* first, so that the end of the registration finds nothing to send to */
+    while (!list_empty(&c->queue))
+        free(container_of(list_pop_front(&c->queue), struct packed, link));
+    c->queued = c->queued_bytes = 0;
+    registry_stream_closed(&c->stream, "its connection was lost");
+    streams->open--;
+    free(c);
+}
+
+static const struct rpc_handler handler = {
+    .kind = RPC_BIDI,
+    .read_always = true,
+    .on_open = on_open,
+    .on_message = on_message,
+    .on_half_close = on_half_close,
+    .on_writable = on_writable,
+    .on_closed = on_closed,
+};
+
+enum status node_streams_init(struct node_streams *streams, struct rpc_server *server,
+                              struct core *core, struct loop *loop, struct err *err)
+{
+    *streams = (struct node_streams){.core = core, .loop = loop};
+    return rpc_server_add(server, "/baton.node.v1.Registry/Connect", &handler, streams, err);
+}
