@@ -228,9 +228,21 @@ static void request_completed(void *context, struct MHD_Connection *connection,
 
 /* --- the loop --- */
 
+static unsigned connection_count(const struct http_server *server)
+{
+    return MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS)
+        ->num_connections;
+}
+
 static void daemon_run(struct http_server *server)
 {
-    MHD_run(server->daemon);
+    /* At its connection limit MHD takes the listening socket out of its epoll, and puts it back only in a later run than the
+     * one that closed a connection: so after each close there is another. */
+    unsigned before;
+    do {
+        before = connection_count(server);
+        MHD_run(server->daemon);
+    } while (connection_count(server) < before);
     MHD_UNSIGNED_LONG_LONG wait_ms;
     if (MHD_get_timeout(server->daemon, &wait_ms) != MHD_YES) {
         loop_timer_stop(&server->timer);
@@ -277,11 +289,12 @@ enum status http_server_create(struct loop *loop, const struct http_server_optio
         free(server);
         return status;
     }
-    server->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL, 0, NULL, NULL, request_take, server, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->options.connections_max,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)server->options.idle_timeout_s,
-        MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL, MHD_OPTION_END);
+    server->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, request_take, server,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)server->options.connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)server->options.idle_timeout_s, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                         MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL, MHD_OPTION_END);
     if (!server->daemon) {
         close(fd);
         free(server);

@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "proto/http/http.h"
 #include "proto/rpc/health.h"
 #include "proto/rpc/reflection.h"
 #include "tests/proto/echo_service.h"
