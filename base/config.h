@@ -112,7 +112,7 @@ struct config_option {
     const char *help;     /* one line, no full stop */
     unsigned sections;    /* enum config_sections */
     int64_t min, max;     /* numbers, in the field's unit; both 0: no limit */
-    const char *choices;  /* CONFIG_ENUM */
+    const char *choices;  /* CONFIG_ENUM: "auto|tcp|!rdma"; "!" is a choice that is not built yet */
     char letter;          /* 'n' for -n; 0: none */
     bool flag_only;       /* neither environment nor file */
     bool required;        /* an error when it is set nowhere */

@@ -187,25 +187,31 @@ enum status config_flags_read(struct config *config, int argc, char *const *argv
 
 /* --- help --- */
 
-static const char *argument_word(const struct config_option *option)
+static const char *argument_word(const struct config_option *option, char *buffer,
+                                 size_t buffer_bytes)
 {
     static const char *const words[] = {
         [CONFIG_STRING] = "TEXT",   [CONFIG_INT] = "N",
         [CONFIG_FLOAT] = "X",       [CONFIG_BYTES] = "SIZE",
         [CONFIG_DURATION] = "TIME", [CONFIG_BOOL] = "",
-        [CONFIG_ENUM] = NULL,       [CONFIG_ADDRESS] = "HOST:PORT",
+        [CONFIG_ENUM] = "",         [CONFIG_ADDRESS] = "HOST:PORT",
         [CONFIG_STRINGS] = "TEXT",
     };
     if (option->argument)
         return option->argument;
-    return option->type == CONFIG_ENUM ? option->choices : words[option->type];
+    if (option->type == CONFIG_ENUM)
+        return config_choices_built(option, buffer, buffer_bytes);
+    if (option->type == CONFIG_BOOL && option->initial && strcmp(option->initial, "false"))
+        return "true|false"; /* on by itself: its only use is to turn it off */
+    return words[option->type];
 }
 
 static void help_row(struct buf *out, const struct config_option *option)
 {
     char flag[CONFIG_KEY_BYTES_MAX + 1], left[192], limits[96] = "", letter[8] = "    ";
     config_flag_name(option->key, flag, sizeof flag);
-    const char *word = argument_word(option);
+    char choices[200];
+    const char *word = argument_word(option, choices, sizeof choices);
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c, ", option->letter);
     snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, flag, *word ? " " : "", word,

@@ -55,6 +55,10 @@ struct config {
 enum status config_value_parse(const struct config_option *option, const char *text,
                                struct config_value *value_out, struct err *err);
 
+/* An enum's choices without those that are not built yet. */
+const char *config_choices_built(const struct config_option *option, char *buffer,
+                                 size_t buffer_bytes);
+
 /* Checks `text` and keeps it unless a stronger source has set the option; equal strength: the last
  * wins (CONFIG_STRINGS: all are kept). The error begins with `origin`. */
 enum status config_set(struct config *config, size_t index, const char *text,

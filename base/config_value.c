@@ -177,7 +177,23 @@ const char *config_choice(const struct config_option *option, int index, char *b
         at = strchr(at, '|');
         at = at ? at + 1 : NULL;
     }
+    at = at && *at == '!' ? at + 1 : at;
     snprintf(buffer, buffer_bytes, "%.*s", at ? (int)strcspn(at, "|") : 0, at ? at : "");
+    return buffer;
+}
+
+const char *config_choices_built(const struct config_option *option, char *buffer,
+                                 size_t buffer_bytes)
+{
+    size_t used = 0;
+    buffer[0] = 0;
+    for (const char *at = option->choices; at;) {
+        size_t bytes = strcspn(at, "|");
+        if (*at != '!' && used + bytes + 2 < buffer_bytes)
+            used += (size_t)snprintf(buffer + used, buffer_bytes - used, "%s%.*s", used ? "|" : "",
+                                     (int)bytes, at);
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
     return buffer;
 }
 
@@ -187,15 +203,19 @@ static enum status parse_choice(const struct config_option *option, const char *
     size_t bytes = strlen(text);
     int index = 0;
     for (const char *at = option->choices; at; index++) {
+        bool unbuilt = *at == '!';
+        at += unbuilt;
         size_t choice_bytes = strcspn(at, "|");
         if (choice_bytes == bytes && !memcmp(at, text, bytes)) {
+            if (unbuilt)
+                return refuse(err, text, "built yet");
             *out = index;
             return STATUS_OK;
         }
         at = at[choice_bytes] ? at + choice_bytes + 1 : NULL;
     }
-    char wanted[256];
-    snprintf(wanted, sizeof wanted, "one of %s", option->choices);
+    char built[200], wanted[256];
+    snprintf(wanted, sizeof wanted, "one of %s", config_choices_built(option, built, sizeof built));
     return refuse(err, text, wanted);
 }
 

@@ -60,7 +60,7 @@ static const struct config_option table[] = {
      .type = CONFIG_ENUM,
      CONFIG_FIELD(struct options, transport),
      .initial = "auto",
-     .choices = "auto|rdma|tcp|shm",
+     .choices = "auto|rdma|tcp|shm|!pigeon",
      .help = "how"},
     {.key = "grpc",
      .type = CONFIG_ADDRESS,
@@ -242,8 +242,8 @@ TEST(config, flag_errors_name_the_flag_and_the_limit)
     refused(LOAD("--temperature", "nan"), "--temperature: \"nan\" is not a finite number");
     refused(LOAD("--temperature", "-1"), "--temperature: -1 is out of range (0 to 100)");
     refused(LOAD("--grace", "2h"), "--grace: 2h is out of range (0.001 to 3600 seconds)");
-    refused(LOAD("--transport", "pigeon"),
-            "--transport: \"pigeon\" is not one of auto|rdma|tcp|shm");
+    refused(LOAD("--transport", "owl"), "--transport: \"owl\" is not one of auto|rdma|tcp|shm");
+    refused(LOAD("--transport", "pigeon"), "--transport: \"pigeon\" is not built yet");
     refused(LOAD("--grpc", "7070"), "--grpc: \"7070\" is not an address HOST:PORT, such as "
                                     "127.0.0.1:7070 or [::1]:7070");
     refused(LOAD("--model"), "--model: needs a value");
@@ -317,7 +317,7 @@ TEST(config, help_lists_what_is_built_with_defaults)
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         CHECK_MSG(strstr(text, wanted[i]), "help lacks: %s\n%s", wanted[i], text);
-    CHECK(!strstr(text, "soon"));
+    CHECK(!strstr(text, "soon") && !strstr(text, "pigeon"));
     buf_finish(&help);
 }
 
@@ -396,6 +396,7 @@ TEST(config, addresses_are_taken_apart_and_put_together)
     struct config_address address;
     CHECK_INT(config_parse_address(host, &address, NULL), STATUS_CONFIG);
     CHECK_STR(config_choice(&table[7], 2, text, sizeof text), "tcp");
+    CHECK_STR(config_choice(&table[7], 4, text, sizeof text), "pigeon");
     CHECK_STR(config_choice(&table[7], 9, text, sizeof text), "");
 }
 

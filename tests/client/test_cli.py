@@ -116,6 +116,7 @@ def test_up_refuses_what_cannot_work():
     refused(2, "can never serve", "up", "-m", "x", "--prefill", "0", "--decode", "0", "--mixed", "0")
     refused(2, "--mixed", "up", "-m", "x", "--mixed", "65")
     refused(2, "--backend", "up", "-m", "x", "--backend", "abacus")
+    refused(2, "\"cuda\" is not built yet", "up", "-m", "x", "--backend", "cuda")
     refused(2, "--grpc", "up", "-m", "x", "--grpc", "7070")
 
 
