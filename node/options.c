@@ -6,7 +6,7 @@
 
 #include "kvtransfer/xfer.h"
 
-#define BACKEND_CHOICES "auto|cpu|opaque|cuda"
+#define BACKEND_CHOICES "auto|cpu|opaque|!cuda"
 #define ROLE_CHOICES "prefill|decode|mixed"
 
 #define FIELD(member) CONFIG_FIELD(struct node_options, member)
