@@ -171,11 +171,6 @@ static bool submit_run(void *context)
     return false;
 }
 
-static void engine_woken(void *context)
-{
-    (void)context; /* COMPLETE polls in every round */
-}
-
 static void engine_wake(void *context)
 {
     loop_waker_wake(context);
@@ -389,8 +384,6 @@ static enum status parts_make(struct node_impl *impl, struct err *err)
     for (int i = 0; i < WORK_LEG_COUNT && !status; i++)
         if (node->legs[i])
             status = node->legs[i]->create(node, &node->leg_selves[i], err);
-    if (!status)
-        status = loop_waker_init(node->loop, &node->engine_waker, engine_woken, node, err);
     return status;
 }
 
@@ -422,7 +415,7 @@ enum status node_create(const struct node_parts *parts, struct node **node_out, 
         node_destroy(node);
         return status;
     }
-    engine_set_waker(node->engine, engine_wake, &node->engine_waker);
+    engine_set_waker(node->engine, engine_wake, parts->engine_waker);
     loop_hook_add(node->loop, &node->complete, LOOP_COMPLETE, complete_run, node);
     loop_hook_add(node->loop, &node->schedule, LOOP_SCHEDULE, schedule_run, node);
     loop_hook_add(node->loop, &node->submit, LOOP_SUBMIT, submit_run, node);
@@ -463,8 +456,6 @@ void node_destroy(struct node *node)
         if (node->legs[i])
             node->legs[i]->destroy(node->leg_selves[i]);
     peers_destroy(node->peers);
-    engine_set_waker(node->engine, NULL, NULL);
-    loop_waker_finish(&node->engine_waker);
     step_loop_finish(node);
     copies_finish(&node->copies);
     outbox_finish(&node->outbox);

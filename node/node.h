@@ -101,7 +101,6 @@ struct node {
     uint32_t *victims;           /* [table.count], scratch */
 
     struct loop_hook guard, complete, schedule, submit;
-    struct loop_waker engine_waker;
     struct loop_timer tick;
 };
 
@@ -119,6 +118,8 @@ struct node_parts {
     const struct node_options *options;
     struct model_file *model; /* stays the caller's, as do all parts */
     struct engine *engine;
+    struct loop_waker *
+        engine_waker; /* woken by compute threads: lives until engine_destroy; its callback need do nothing */
     struct metrics *metrics;
     const struct node_leg *prefill, *decode; /* NULL: such legs are refused */
     struct node_transport transport;

@@ -29,7 +29,7 @@ struct program {
     /* the loader's, until `loaded` is woken */
     pthread_t loader;
     bool loading;
-    struct loop_waker loaded;
+    struct loop_waker loaded, engine_waker;
     struct model_file *model;
     struct engine *engine;
     struct err load_err;
@@ -108,6 +108,7 @@ static enum status node_begin(struct program *program, struct err *err)
         .options = &program->options,
         .model = program->model,
         .engine = program->engine,
+        .engine_waker = &program->engine_waker,
         .metrics = program->metrics,
         .prefill = program->of->prefill,
         .decode = program->of->decode,
@@ -193,6 +194,11 @@ static void name_make(struct program *program)
                  node_role_text((enum node_role)program->options.role), host, port + 1);
 }
 
+static void engine_woken(void *context)
+{
+    (void)context; /* the node looks at its engine in every round */
+}
+
 static enum status start(struct program *program, struct err *err)
 {
     static const int numbers[] = {SIGTERM, SIGINT, 0};
@@ -203,6 +209,8 @@ static enum status start(struct program *program, struct err *err)
                                     program, err);
     if (!status)
         status = loop_waker_init(program->loop, &program->loaded, loader_done, program, err);
+    if (!status)
+        status = loop_waker_init(program->loop, &program->engine_waker, engine_woken, NULL, err);
     if (!status)
         status = rpc_create(program->loop, &program->rpc, err);
     if (!status)
@@ -243,6 +251,7 @@ static void finish(struct program *program)
     metrics_destroy(program->metrics);
     if (program->loop) {
         loop_waker_finish(&program->loaded);
+        loop_waker_finish(&program->engine_waker);
         loop_signals_stop(&program->signals);
     }
     loop_destroy(program->loop);

@@ -1,0 +1,515 @@
+/* See fixture.h. */
+#include "tests/node/fixture.h"
+
+#include <assert.h>
+
+#include "base/random.h"
+#include "proto/wire.h"
+
+static const uint64_t patience_ns = 20 * NS_PER_S;
+
+/* --- the router --- */
+
+static int stream_of(struct fixture *fixture, struct rpc_call *call)
+{
+    for (int i = 0; i < fixture->node_count; i++)
+        if (fixture->streams[i].call == call)
+            return i;
+    return -1;
+}
+
+static void queue_drain(struct fixture_stream *stream)
+{
+    while (stream->call && stream->queue.bytes && rpc_call_writable(stream->call)) {
+        uint32_t bytes;
+        memcpy(&bytes, stream->queue.data, sizeof bytes);
+        if (rpc_call_send(stream->call, stream->queue.data + sizeof bytes, bytes))
+            return;
+        buf_consume(&stream->queue, sizeof bytes + bytes);
+    }
+}
+
+void fixture_send(struct fixture *fixture, int node, const Baton__Node__V1__RouterMessage *message)
+{
+    struct fixture_stream *stream = &fixture->streams[node];
+    uint32_t bytes = (uint32_t)baton__node__v1__router_message__get_packed_size(message);
+    buf_append(&stream->queue, &bytes, sizeof bytes);
+    CHECK(buf_reserve(&stream->queue, bytes + 1));
+    baton__node__v1__router_message__pack(message, stream->queue.data + stream->queue.bytes);
+    stream->queue.bytes += bytes;
+    queue_drain(stream);
+}
+
+static void peers_send(struct fixture *fixture)
+{
+    Baton__Node__V1__Peer peers[FIXTURE_NODES], *pointers[FIXTURE_NODES];
+    for (int to = 0; to < fixture->node_count; to++) {
+        if (!fixture->streams[to].incarnation)
+            continue;
+        Baton__Node__V1__Peers list = BATON__NODE__V1__PEERS__INIT;
+        for (int i = 0; i < fixture->node_count; i++) {
+            struct fixture_stream *of = &fixture->streams[i];
+            if (i == to || !of->incarnation)
+                continue;
+            baton__node__v1__peer__init(&peers[list.n_peers]);
+            peers[list.n_peers].name = of->name;
+            peers[list.n_peers].incarnation = of->incarnation;
+            peers[list.n_peers].kv_address.data = of->address;
+            peers[list.n_peers].kv_address.len = of->address_bytes;
+            peers[list.n_peers].kv_host = of->kv_host;
+            pointers[list.n_peers] = &peers[list.n_peers];
+            list.n_peers++;
+        }
+        list.peers = pointers;
+        Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+        message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_PEERS;
+        message.peers = &list;
+        fixture_send(fixture, to, &message);
+    }
+}
+
+static void register_take(struct fixture *fixture, struct rpc_call *call,
+                          const Baton__Node__V1__Register *r)
+{
+    int index = -1;
+    for (int i = 0; i < fixture->node_count; i++)
+        if (strcmp(fixture->nodes[i]->name, r->name) == 0)
+            index = i;
+    CHECK(index >= 0);
+    CHECK(r->identity && r->identity->model_hash.len == 16 && r->identity->page_tokens > 0);
+    struct fixture_stream *stream = &fixture->streams[index];
+    stream->call = call;
+    buf_clear(&stream->queue);
+    stream->incarnation = r->incarnation;
+    stream->number = stream->heartbeats = stream->links_up = 0;
+    stream->registrations++;
+    snprintf(stream->name, sizeof stream->name, "%s", r->name);
+    snprintf(stream->kv_host, sizeof stream->kv_host, "%s", r->kv_host);
+    memcpy(stream->address, r->kv_address.data, r->kv_address.len);
+    stream->address_bytes = r->kv_address.len;
+    Baton__Node__V1__Welcome welcome = BATON__NODE__V1__WELCOME__INIT;
+    Baton__Node__V1__Refused refused = BATON__NODE__V1__REFUSED__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    welcome.router_incarnation = fixture->router_incarnation;
+    welcome.heartbeat_ms = 50;
+    welcome.stop_after_ms = 1000;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME;
+    message.welcome = &welcome;
+    if (stream->refuse) {
+        refused.field = "page_tokens";
+        refused.message = "16, but the cluster has 32";
+        message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_REFUSED;
+        message.refused = &refused;
+    }
+    fixture_send(fixture, index, &message);
+    if (!stream->refuse)
+        peers_send(fixture);
+}
+
+static struct heard *heard_of(struct fixture *fixture, int node,
+                              const Baton__Node__V1__AttemptId *id)
+{
+    CHECK(id && id->low < FIXTURE_ATTEMPTS);
+    return &fixture->heard[node][id->low];
+}
+
+static void run_take(struct heard *heard, const Baton__Node__V1__TokenRun *run)
+{
+    if (!heard->count)
+        heard->begin = run->position;
+    for (size_t i = 0; i < run->n_tokens; i++) {
+        uint32_t at = run->position + (uint32_t)i - heard->begin;
+        if (at != heard->count || at >= FIXTURE_TOKENS || heard->finish) {
+            heard->gap = true;
+            return;
+        }
+        heard->tokens[at] = run->tokens[i]->id;
+        heard->logprobs[at] = run->tokens[i]->logprob;
+        heard->count++;
+    }
+    heard->finish = (int)run->finish;
+    if (run->prefill_us)
+        heard->prefill_us = run->prefill_us;
+    if (run->kv_bytes_moved)
+        heard->moved_bytes = run->kv_bytes_moved;
+}
+
+static void message_take(struct fixture *fixture, int node,
+                         const Baton__Node__V1__NodeMessage *message)
+{
+    struct fixture_stream *stream = &fixture->streams[node];
+    struct heard *heard;
+    switch (message->kind_case) {
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_HEARTBEAT: {
+        stream->heartbeats++;
+        stream->last_heartbeat = message->heartbeat->number;
+        stream->alive = (uint32_t)message->heartbeat->n_alive;
+        stream->load = *message->heartbeat->load;
+        if (stream->mute)
+            break;
+        Baton__Node__V1__HeartbeatAck ack = BATON__NODE__V1__HEARTBEAT_ACK__INIT;
+        Baton__Node__V1__RouterMessage answer = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+        ack.number = message->heartbeat->number;
+        answer.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_HEARTBEAT_ACK;
+        answer.heartbeat_ack = &ack;
+        fixture_send(fixture, node, &answer);
+        break;
+    }
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_ACCEPTED:
+        heard = heard_of(fixture, node, message->accepted->attempt);
+        heard->accepted++;
+        heard->verdict = (uint32_t)message->accepted->verdict;
+        snprintf(heard->message, sizeof heard->message, "%s", message->accepted->message);
+        break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_TOKENS:
+        for (size_t i = 0; i < message->tokens->n_runs; i++)
+            run_take(heard_of(fixture, node, message->tokens->runs[i]->attempt),
+                     message->tokens->runs[i]);
+        break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_REPORT:
+        heard = heard_of(fixture, node, message->report->attempt);
+        heard->reports[message->report->kind]++;
+        if (message->report->kind == BATON__NODE__V1__REPORT__KIND__FAILED)
+            heard->status = message->report->status;
+        break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_LINK:
+        stream->links_up += message->link->up ? 1 : 0;
+        break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_LEAVING:
+        stream->leaving++;
+        break;
+    default:
+        TEST_FAIL("a message of kind %d from a registered node", (int)message->kind_case);
+    }
+}
+
+static void on_message(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes)
+{
+    struct fixture *fixture = context;
+    ProtobufCMessage *unpacked = NULL;
+    struct err err = ERR_INIT;
+    CHECK_MSG(
+        !wire_unpack(&baton__node__v1__node_message__descriptor, data, bytes, &unpacked, &err),
+        "%s", err.message);
+    const Baton__Node__V1__NodeMessage *message = (Baton__Node__V1__NodeMessage *)unpacked;
+    if (message->kind_case == BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_)
+        register_take(fixture, call, message->register_);
+    else if (stream_of(fixture, call) >= 0) /* else: of a stream that was replaced */
+        message_take(fixture, stream_of(fixture, call), message);
+    protobuf_c_message_free_unpacked(unpacked, NULL);
+}
+
+static void on_writable(void *context, struct rpc_call *call)
+{
+    int node = stream_of(context, call);
+    if (node >= 0)
+        queue_drain(&((struct fixture *)context)->streams[node]);
+}
+
+static void on_half_close(void *context, struct rpc_call *call)
+{
+    (void)context;
+    rpc_call_finish(call, GRPC_CODE_OK, NULL, NULL, 0);
+}
+
+static void on_closed(void *context, struct rpc_call *call, const struct rpc_end *end)
+{
+    (void)end;
+    struct fixture *fixture = context;
+    int node = stream_of(fixture, call);
+    if (node < 0)
+        return;
+    fixture->streams[node].call = NULL;
+    fixture->streams[node].incarnation = 0;
+    peers_send(fixture);
+}
+
+static const struct rpc_handler router_handler = {.kind = RPC_BIDI,
+                                                  .read_always = true,
+                                                  .on_message = on_message,
+                                                  .on_writable = on_writable,
+                                                  .on_half_close = on_half_close,
+                                                  .on_closed = on_closed};
+
+/* --- nodes --- */
+
+struct node_context {
+    struct fixture *fixture;
+    int index;
+};
+static struct node_context contexts[FIXTURE_NODES];
+
+static enum status memory_make(void *context, const struct xfer_handler *handler,
+                               struct xfer **xfer_out, struct err *err)
+{
+    struct node_context *of = context;
+    struct xfer_options options = {.peers_max = 64};
+    enum status status = xfer_memory_create(of->fixture->hub, &options, handler, xfer_out, err);
+    of->fixture->xfers[of->index] = *xfer_out;
+    return status;
+}
+
+static void refused(void *context, const struct err *err)
+{
+    struct node_context *of = context;
+    of->fixture->refused[of->index] = true;
+    of->fixture->refusal = *err;
+}
+
+static void left(void *context)
+{
+    struct node_context *of = context;
+    of->fixture->left[of->index] = true;
+}
+
+static void engine_woken(void *context)
+{
+    (void)context;
+}
+
+static void node_make(struct fixture *fixture, int i, const struct fixture_options *o, int port)
+{
+    static char names[FIXTURE_NODES][16];
+    struct err err = ERR_INIT;
+    snprintf(names[i], sizeof names[i], "node-%d", i);
+    struct engine_options engine = {.backend = o->backend ? o->backend : "cpu",
+                                    .compute = KERN_COMPUTE_F32,
+                                    .kv_type = KERN_KV_F32,
+                                    .threads = 1,
+                                    .page_tokens = o->page_tokens ? o->page_tokens : 16,
+                                    .kv_pages = o->kv_pages ? o->kv_pages : 64,
+                                    .layer_run = 1,
+                                    .rows_max = o->batch_tokens ? o->batch_tokens : 128,
+                                    .seqs_max = o->sequences_max ? o->sequences_max : 16};
+    CHECK_MSG(!engine_create(&engine, fixture->model, &fixture->engines[i], &err), "%s",
+              err.message);
+    fixture->options[i] = (struct node_options){
+        .router = {.host = "127.0.0.1", .port = (uint16_t)port},
+        .role = NODE_ROLE_MIXED,
+        .chunk_tokens = o->chunk_tokens ? o->chunk_tokens : 64,
+        .steps_in_flight = o->steps_in_flight ? o->steps_in_flight : 2,
+        .kv_host = "127.0.0.1",
+        .grace_ns = 5 * NS_PER_S,
+    };
+    contexts[i] = (struct node_context){fixture, i};
+    CHECK(!metrics_create(&fixture->metrics[i], &err));
+    CHECK(!loop_waker_init(fixture->loop, &fixture->wakers[i], engine_woken, NULL, &err));
+    struct node_parts parts = {
+        .loop = fixture->loop,
+        .rpc = fixture->rpc,
+        .options = &fixture->options[i],
+        .model = fixture->model,
+        .engine = fixture->engines[i],
+        .engine_waker = &fixture->wakers[i],
+        .metrics = fixture->metrics[i],
+        .prefill = &prefill_leg,
+        .decode = &decode_leg,
+        .transport = {memory_make, &contexts[i], "memory"},
+        .name = names[i],
+        .grpc_address = "",
+        .http_address = "",
+        .refused = refused,
+        .left = left,
+        .context = &contexts[i],
+    };
+    CHECK_MSG(!node_create(&parts, &fixture->nodes[i], &err), "%s", err.message);
+    CHECK_MSG(!metrics_status(fixture->metrics[i], &err), "%s", err.message);
+}
+
+static bool all_met(struct fixture *fixture, void *context)
+{
+    (void)context;
+    for (int i = 0; i < fixture->node_count; i++)
+        if (!fixture->streams[i].heartbeats ||
+            fixture->streams[i].links_up < (uint32_t)fixture->node_count - 1)
+            return false;
+    return true;
+}
+
+struct fixture *fixture_start(const struct fixture_options *options)
+{
+    const char *path = getenv("BATON_NODE_TEST_MODEL");
+    if (!path)
+        TEST_SKIP("BATON_NODE_TEST_MODEL is not set");
+    struct fixture *fixture = calloc(1, sizeof *fixture);
+    CHECK(fixture);
+    struct err err = ERR_INIT;
+    fixture->node_count = options->nodes;
+    fixture->router_incarnation = random_u64();
+    CHECK(!loop_create(&fixture->loop, &err));
+    CHECK_MSG(!rpc_create(fixture->loop, &fixture->rpc, &err), "%s", err.message);
+    struct rpc_server_options server = {.address = "127.0.0.1:0"};
+    CHECK_MSG(!rpc_server_create(fixture->rpc, &server, &fixture->server, &err), "%s", err.message);
+    CHECK(!rpc_server_add(fixture->server, "/baton.node.v1.Registry/Connect", &router_handler,
+                          fixture, &err));
+    CHECK(!rpc_server_start(fixture->server, &err));
+    CHECK(!xfer_hub_create(1, 8, &fixture->hub, &err));
+    xfer_hub_set_automatic(fixture->hub, true);
+    CHECK_MSG(!model_open(path, &fixture->model, &err), "%s", err.message);
+    for (int i = 0; i < options->nodes; i++)
+        node_make(fixture, i, options, rpc_server_port(fixture->server));
+    for (int i = 0; i < options->nodes; i++)
+        node_start(fixture->nodes[i]);
+    fixture_until(fixture, all_met, NULL, "the nodes to meet");
+    return fixture;
+}
+
+void fixture_stop(struct fixture *fixture)
+{
+    for (int i = 0; i < fixture->node_count; i++)
+        node_destroy(fixture->nodes[i]);
+    rpc_server_destroy(fixture->server, NULL, NULL);
+    rpc_destroy(fixture->rpc);
+    xfer_hub_destroy(fixture->hub);
+    for (int i = 0; i < fixture->node_count; i++) {
+        engine_destroy(fixture->engines[i]);
+        loop_waker_finish(&fixture->wakers[i]);
+        metrics_destroy(fixture->metrics[i]);
+        buf_finish(&fixture->streams[i].queue);
+    }
+    model_close(fixture->model);
+    loop_destroy(fixture->loop);
+    free(fixture);
+}
+
+void fixture_until(struct fixture *fixture, bool (*done)(struct fixture *fixture, void *context),
+                   void *context, const char *what)
+{
+    uint64_t until_ns = clock_now_ns() + patience_ns;
+    while (!done(fixture, context)) {
+        loop_round(fixture->loop, NS_PER_MS / 4);
+        CHECK_MSG(clock_now_ns() < until_ns, "waited in vain for %s", what);
+    }
+}
+
+void fixture_turn(struct fixture *fixture, uint64_t for_ns)
+{
+    uint64_t until_ns = clock_now_ns() + for_ns;
+    while (clock_now_ns() < until_ns)
+        loop_round(fixture->loop, NS_PER_MS / 4);
+}
+
+/* --- what a test sends --- */
+
+static Baton__Node__V1__AttemptId attempt_id(int attempt)
+{
+    Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
+    id.high = UINT64_C(0xabcdef);
+    id.low = (uint64_t)attempt;
+    return id;
+}
+
+uint64_t fixture_assign(struct fixture *fixture, const struct assign *of)
+{
+    Baton__Node__V1__AttemptId id = attempt_id(of->attempt);
+    Baton__Node__V1__Sampling sampling = BATON__NODE__V1__SAMPLING__INIT;
+    Baton__Node__V1__Assign assign = BATON__NODE__V1__ASSIGN__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    sampling.temperature = of->temperature;
+    sampling.seed = of->seed;
+    sampling.stop_ids = (uint32_t *)of->stop_ids;
+    sampling.n_stop_ids = of->stop_count;
+    sampling.tokens_min = of->tokens_min;
+    sampling.logprobs = of->logprobs;
+    assign.number = ++fixture->streams[of->node].number;
+    assign.attempt = &id;
+    assign.request = (uint64_t)of->attempt + 1;
+    assign.age = of->age;
+    assign.leg = of->leg;
+    assign.prompt = (uint32_t *)of->prompt;
+    assign.n_prompt = of->prompt_count;
+    assign.generated = (uint32_t *)of->generated;
+    assign.n_generated = of->generated_count;
+    assign.sampling = &sampling;
+    assign.tokens_max = of->tokens_max;
+    assign.deadline_ms = of->deadline_ms;
+    assign.alone = of->alone;
+    assign.last_leg = of->last_leg;
+    if (of->leg == BATON__NODE__V1__LEG__LEG_DECODE) {
+        assign.source = fixture->streams[of->source].name;
+        assign.source_incarnation = fixture->streams[of->source].incarnation;
+        assign.source_number = of->source_number;
+    }
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_ASSIGN;
+    message.assign = &assign;
+    fixture_send(fixture, of->node, &message);
+    return assign.number;
+}
+
+void fixture_end(struct fixture *fixture, int node, int attempt)
+{
+    Baton__Node__V1__AttemptId id = attempt_id(attempt);
+    Baton__Node__V1__End end = BATON__NODE__V1__END__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    end.attempt = &id;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_END;
+    message.end = &end;
+    fixture_send(fixture, node, &message);
+}
+
+void fixture_settle(struct fixture *fixture, int node, int attempt)
+{
+    Baton__Node__V1__AttemptId id = attempt_id(attempt);
+    Baton__Node__V1__Settle settle = BATON__NODE__V1__SETTLE__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    settle.attempt = &id;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_SETTLE;
+    message.settle = &settle;
+    fixture_send(fixture, node, &message);
+}
+
+void fixture_first_token(struct fixture *fixture, int node, int attempt, uint32_t position,
+                         uint32_t token_id)
+{
+    Baton__Node__V1__AttemptId id = attempt_id(attempt);
+    Baton__Node__V1__Token token = BATON__NODE__V1__TOKEN__INIT;
+    Baton__Node__V1__FirstToken first = BATON__NODE__V1__FIRST_TOKEN__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    token.id = token_id;
+    first.attempt = &id;
+    first.position = position;
+    first.token = &token;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_FIRST_TOKEN;
+    message.first_token = &first;
+    fixture_send(fixture, node, &message);
+}
+
+/* --- what a test waits for --- */
+
+struct which {
+    int node, attempt;
+};
+
+static bool ended(struct fixture *fixture, void *context)
+{
+    struct which *which = context;
+    return fixture->heard[which->node][which->attempt]
+               .reports[BATON__NODE__V1__REPORT__KIND__ENDED] > 0;
+}
+
+void fixture_wait_ended(struct fixture *fixture, int node, int attempt)
+{
+    struct which which = {node, attempt};
+    fixture_until(fixture, ended, &which, "an attempt to end");
+}
+
+static bool at_rest(struct fixture *fixture, void *context)
+{
+    (void)context;
+    for (int i = 0; i < fixture->node_count; i++)
+        if (node_work_count(fixture->nodes[i]))
+            return false;
+    return true;
+}
+
+void fixture_check_rest(struct fixture *fixture)
+{
+    fixture_until(fixture, at_rest, NULL, "the nodes to come to rest");
+    for (int i = 0; i < fixture->node_count; i++) {
+        const struct pool *pool = &fixture->nodes[i]->pool;
+        CHECK(pool_consistent(pool));
+        CHECK_INT(pool_count(pool, POOL_FREE), pool->total);
+        CHECK_MSG(engine_cancel_layers_max(fixture->engines[i]) <= 1, "cancels took %u layers",
+                  engine_cancel_layers_max(fixture->engines[i]));
+    }
+}

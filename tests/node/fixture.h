@@ -1,0 +1,104 @@
+/* Nodes of a cluster in one process: real engines, a real gRPC stream to a router of a few lines, KV over the in-process
+ * transport, one loop. The router here only speaks the protocol; what it sends is the test's decision. */
+#ifndef BATON_TESTS_NODE_FIXTURE_H
+#define BATON_TESTS_NODE_FIXTURE_H
+
+#include "decode_node/decode.h"
+#include "kvtransfer/memory.h"
+#include "node/node.h"
+#include "prefill_node/prefill.h"
+#include "tests/test.h"
+
+enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 512 };
+
+/* What the nodes said about one attempt, per node. */
+struct heard {
+    uint32_t accepted, verdict; /* how often; the last one */
+    char message[512];
+    uint32_t tokens[FIXTURE_TOKENS], count; /* by position, from `begin` on */
+    float logprobs[FIXTURE_TOKENS];
+    uint32_t begin;
+    int finish;
+    uint32_t reports[8]; /* by kind */
+    uint32_t status;
+    uint64_t prefill_us, moved_bytes;
+    bool gap; /* a token came at a position that is not the next */
+};
+
+struct fixture_stream {
+    struct rpc_call *call;
+    uint64_t incarnation, number;
+    uint32_t registrations, leaving;
+    char name[64], kv_host[64];
+    uint8_t address[4096];
+    size_t address_bytes;
+    uint64_t last_heartbeat;
+    uint32_t heartbeats, alive, links_up;
+    Baton__Node__V1__Load load;
+    bool mute;   /* answer no heartbeats */
+    bool refuse; /* the next registration */
+    struct buf queue;
+};
+
+struct fixture {
+    struct loop *loop;
+    struct rpc *rpc;
+    struct rpc_server *server;
+    struct xfer_hub *hub;
+    struct metrics *metrics[FIXTURE_NODES];
+    struct model_file *model;
+    struct engine *engines[FIXTURE_NODES];
+    struct loop_waker wakers[FIXTURE_NODES];
+    struct node *nodes[FIXTURE_NODES];
+    struct node_options options[FIXTURE_NODES];
+    struct xfer *xfers[FIXTURE_NODES];
+    int node_count;
+    struct fixture_stream streams[FIXTURE_NODES];
+    struct heard heard[FIXTURE_NODES][FIXTURE_ATTEMPTS];
+    uint64_t router_incarnation, request;
+    bool left[FIXTURE_NODES], refused[FIXTURE_NODES];
+    struct err refusal;
+};
+
+struct fixture_options {
+    int nodes;
+    const char *backend;
+    uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
+};
+
+/* Starts everything and waits until all nodes are registered and have met. Skips the test without BATON_NODE_TEST_MODEL. */
+struct fixture *fixture_start(const struct fixture_options *options);
+void fixture_stop(struct fixture *fixture);
+/* Turns the loop until `done` says so; fails the test after 20 s. */
+void fixture_until(struct fixture *fixture, bool (*done)(struct fixture *fixture, void *context),
+                   void *context, const char *what);
+void fixture_turn(struct fixture *fixture, uint64_t for_ns);
+
+struct assign {
+    int node, attempt; /* index into heard; the id is made from it */
+    Baton__Node__V1__Leg leg;
+    const uint32_t *prompt, *generated;
+    uint32_t prompt_count, generated_count, tokens_max;
+    uint64_t age;
+    int source; /* LEG_DECODE: the node */
+    uint64_t source_number;
+    float temperature;
+    uint64_t seed;
+    const uint32_t *stop_ids;
+    uint32_t stop_count, tokens_min;
+    bool last_leg, alone, logprobs;
+    uint64_t deadline_ms;
+};
+/* Returns the assignment's number. */
+uint64_t fixture_assign(struct fixture *fixture, const struct assign *assign);
+void fixture_end(struct fixture *fixture, int node, int attempt);
+void fixture_settle(struct fixture *fixture, int node, int attempt);
+void fixture_first_token(struct fixture *fixture, int node, int attempt, uint32_t position,
+                         uint32_t token);
+void fixture_send(struct fixture *fixture, int node, const Baton__Node__V1__RouterMessage *message);
+/* Waits until this node reported that the attempt ended. */
+void fixture_wait_ended(struct fixture *fixture, int node, int attempt);
+/* All pages free, no work, on every node. */
+void fixture_check_rest(struct fixture *fixture);
+
+#endif

@@ -1,0 +1,540 @@
+/* Nodes end to end, in one process: every leg, cancels, drops, streams that end, and that the answer is always the same. */
+#include <unistd.h>
+
+#include "tests/node/fixture.h"
+
+enum { PROMPT = 100, ANSWER = 24 };
+#define LEG_PREFILL BATON__NODE__V1__LEG__LEG_PREFILL
+#define LEG_DECODE BATON__NODE__V1__LEG__LEG_DECODE
+#define LEG_LOCAL BATON__NODE__V1__LEG__LEG_LOCAL
+#define REPORT(name) BATON__NODE__V1__REPORT__KIND__##name
+
+static uint32_t prompt[2048];
+
+static void prompt_make(uint32_t seed)
+{
+    for (uint32_t i = 0; i < 2048; i++)
+        prompt[i] = (i * 2654435761u + seed * 40503u) % 251;
+}
+
+static struct assign local(int node, int attempt, uint32_t prompt_count, uint32_t tokens_max)
+{
+    return (struct assign){.node = node,
+                           .attempt = attempt,
+                           .leg = LEG_LOCAL,
+                           .prompt = prompt,
+                           .prompt_count = prompt_count,
+                           .tokens_max = tokens_max,
+                           .age = (uint64_t)attempt + 1};
+}
+
+/* Sends both legs of one attempt, to node 0 and node 1. */
+static void hand_off(struct fixture *fixture, struct assign assign)
+{
+    assign.node = 0;
+    assign.leg = LEG_PREFILL;
+    uint64_t number = fixture_assign(fixture, &assign);
+    assign.node = 1;
+    assign.leg = LEG_DECODE;
+    assign.source = 0;
+    assign.source_number = number;
+    fixture_assign(fixture, &assign);
+}
+
+static void heard_equal(const struct heard *a, const struct heard *b, uint32_t count)
+{
+    CHECK(!a->gap && !b->gap);
+    CHECK(a->count >= count && b->count >= count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_INT(a->tokens[i], b->tokens[i]);
+        CHECK(memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)) == 0);
+    }
+}
+
+TEST(node, answers_alone)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    prompt_make(1);
+    struct assign assign = local(0, 1, PROMPT, ANSWER);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    const struct heard *heard = &fixture->heard[0][1];
+    CHECK_INT(heard->verdict, BATON__NODE__V1__VERDICT__VERDICT_OK);
+    CHECK_INT(heard->count, ANSWER);
+    CHECK_INT(heard->finish, BATON__NODE__V1__FINISH__FINISH_LENGTH);
+    CHECK(!heard->gap && heard->prefill_us > 0);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+TEST(node, hand_off_gives_the_same_answer)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 3});
+    for (int round = 0; round < 8; round++) {
+        prompt_make((uint32_t)round);
+        struct assign assign = local(2, round, 20 + 37 * (uint32_t)round, ANSWER);
+        assign.temperature = round % 2 ? 0.9f : 0;
+        assign.seed = 77 + (uint64_t)round;
+        assign.logprobs = true;
+        fixture_assign(fixture, &assign);
+        hand_off(fixture, assign);
+    }
+    for (int round = 0; round < 8; round++) {
+        for (int node = 0; node < 3; node++)
+            fixture_wait_ended(fixture, node, round);
+        const struct heard *alone = &fixture->heard[2][round], *p = &fixture->heard[0][round],
+                           *d = &fixture->heard[1][round];
+        CHECK_INT(alone->count, ANSWER);
+        CHECK_INT(d->count, ANSWER);
+        heard_equal(alone, d, ANSWER);
+        CHECK_INT(p->count, 1); /* the first token, at once, from P */
+        heard_equal(alone, p, 1);
+        CHECK_INT(d->reports[REPORT(JOINED)], 1);
+        CHECK_INT(d->finish, BATON__NODE__V1__FINISH__FINISH_LENGTH);
+        uint32_t pages = (20 + 37 * (uint32_t)round + 15) / 16;
+        CHECK_INT(d->moved_bytes, pages * engine_info(fixture->engines[0])->page_bytes);
+    }
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+/* The same prompts through nodes that cut, batch and pipeline differently: equal to the bit. */
+TEST(node, chunks_batches_and_pipelines_change_nothing)
+{
+    static const struct fixture_options variants[] = {
+        {.nodes = 2, .chunk_tokens = 64, .steps_in_flight = 2},
+        {.nodes = 2, .chunk_tokens = 16, .steps_in_flight = 1},
+        {.nodes = 2, .chunk_tokens = 7, .batch_tokens = 33, .sequences_max = 5},
+        {.nodes = 2, .chunk_tokens = 64, .backend = "opaque"},
+    };
+    enum { MATES = 6 };
+    static struct heard first[MATES];
+    for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
+        struct fixture *fixture = fixture_start(&variants[v]);
+        for (int i = 0; i < MATES; i++) {
+            prompt_make((uint32_t)i);
+            struct assign assign = local(0, i, 30 + 20 * (uint32_t)i, ANSWER);
+            assign.temperature = i % 2 ? 0.7f : 0;
+            assign.seed = 5;
+            assign.logprobs = true;
+            if (v % 2)
+                hand_off(fixture, assign);
+            else
+                fixture_assign(fixture, &assign);
+        }
+        for (int i = 0; i < MATES; i++) {
+            int node = v % 2 ? 1 : 0;
+            fixture_wait_ended(fixture, node, i);
+            if (v == 0)
+                first[i] = fixture->heard[node][i];
+            else
+                heard_equal(&first[i], &fixture->heard[node][i], ANSWER);
+        }
+        fixture_check_rest(fixture);
+        fixture_stop(fixture);
+    }
+}
+
+TEST(node, a_replay_goes_on_with_the_next_token)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    prompt_make(3);
+    struct assign assign = local(0, 1, PROMPT, ANSWER);
+    assign.temperature = 0.8f;
+    assign.seed = 9;
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    const struct heard *whole = &fixture->heard[0][1];
+    static const uint32_t cuts[] = {1, 7, ANSWER - 1};
+    for (int i = 0; i < 3; i++) {
+        assign.attempt = 2 + i;
+        assign.generated = whole->tokens;
+        assign.generated_count = cuts[i];
+        hand_off(fixture, assign);
+        if (cuts[i] < ANSWER - 1)
+            fixture_wait_ended(fixture, 1, 2 + i);
+        fixture_wait_ended(fixture, 0, 2 + i);
+        const struct heard *rest = &fixture->heard[cuts[i] < ANSWER - 1 ? 1 : 0][2 + i];
+        CHECK(!rest->gap);
+        CHECK_INT(rest->begin, cuts[i]);
+        CHECK_INT(rest->count, ANSWER - cuts[i]);
+        for (uint32_t k = 0; k < rest->count; k++)
+            CHECK_INT(rest->tokens[k], whole->tokens[cuts[i] + k]);
+        fixture_end(fixture, 1, 2 + i);
+    }
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+TEST(node, stop_ids_end_the_answer_but_not_before_tokens_min)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    prompt_make(4);
+    struct assign assign = local(0, 1, PROMPT, ANSWER);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    uint32_t stop = fixture->heard[0][1].tokens[5], at = 0;
+    while (fixture->heard[0][1].tokens[at] != stop)
+        at++; /* its first occurrence */
+    assign.stop_ids = &stop;
+    assign.stop_count = 1;
+    assign.attempt = 2;
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 2);
+    CHECK_INT(fixture->heard[0][2].count, at + 1);
+    CHECK_INT(fixture->heard[0][2].finish, BATON__NODE__V1__FINISH__FINISH_STOP);
+    assign.attempt = 3;
+    assign.tokens_min = ANSWER;
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 3);
+    CHECK_INT(fixture->heard[0][3].count, ANSWER);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+TEST(node, the_first_token_can_be_the_last)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    prompt_make(5);
+    struct assign assign = local(0, 1, PROMPT, 1);
+    assign.leg = LEG_PREFILL;
+    assign.last_leg = true;
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    CHECK_INT(fixture->heard[0][1].count, 1);
+    CHECK_INT(fixture->heard[0][1].finish, BATON__NODE__V1__FINISH__FINISH_LENGTH);
+    /* a stop id as the first token, with a decode node that waits: it hears that nothing comes */
+    assign.last_leg = false;
+    assign.tokens_max = ANSWER;
+    assign.stop_ids = &fixture->heard[0][1].tokens[0];
+    assign.stop_count = 1;
+    assign.attempt = 2;
+    hand_off(fixture, assign);
+    fixture_wait_ended(fixture, 0, 2);
+    fixture_wait_ended(fixture, 1, 2);
+    CHECK_INT(fixture->heard[0][2].finish, BATON__NODE__V1__FINISH__FINISH_STOP);
+    CHECK(fixture->heard[1][2].count <= 1);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+static void refused_with(struct fixture *fixture, struct assign assign, uint32_t verdict,
+                         const char *text)
+{
+    fixture_assign(fixture, &assign);
+    fixture_turn(fixture, 20 * NS_PER_MS);
+    const struct heard *heard = &fixture->heard[assign.node][assign.attempt];
+    CHECK_INT(heard->accepted, 1);
+    CHECK_INT(heard->verdict, verdict);
+    CHECK_MSG(strstr(heard->message, text), "\"%s\" lacks \"%s\"", heard->message, text);
+    CHECK_INT(heard->count, 0);
+}
+
+TEST(node, refuses_what_it_cannot_hold_and_names_the_field)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1, .kv_pages = 10});
+    prompt_make(6);
+    uint32_t invalid = BATON__NODE__V1__VERDICT__VERDICT_INVALID;
+    uint32_t context = engine_info(fixture->engines[0])->context_tokens;
+    refused_with(fixture, local(0, 1, 0, 5), invalid, "prompt: is empty");
+    refused_with(fixture, local(0, 2, 5, 0), invalid, "tokens_max");
+    refused_with(fixture, local(0, 3, 5, context), invalid, "context");
+    struct assign assign = local(0, 4, 5, 5);
+    uint32_t bad[] = {1, 2, 1u << 30};
+    assign.prompt = bad;
+    assign.prompt_count = 3;
+    refused_with(fixture, assign, invalid, "prompt[2]");
+    assign = local(0, 5, 5, 5);
+    assign.temperature = -1;
+    refused_with(fixture, assign, invalid, "temperature");
+    assign = local(0, 6, 5, 5);
+    assign.leg = (Baton__Node__V1__Leg)9;
+    refused_with(fixture, assign, invalid, "leg");
+    assign = local(0, 7, 5, 2);
+    assign.generated = prompt;
+    assign.generated_count = 2;
+    refused_with(fixture, assign, invalid, "generated");
+    refused_with(fixture, local(0, 8, 150, 12), BATON__NODE__V1__VERDICT__VERDICT_FULL, "pages");
+    /* exactly all pages */
+    assign = local(0, 9, 150, 11);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 9);
+    CHECK_INT(fixture->heard[0][9].count, 11);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+TEST(node, cancels_at_any_time_leave_nothing)
+{
+    static const struct fixture_options variants[] = {
+        {.nodes = 2, .kv_pages = 40}, {.nodes = 2, .kv_pages = 40, .backend = "opaque"}};
+    for (int v = 0; v < 2; v++) {
+        struct fixture *fixture = fixture_start(&variants[v]);
+        uint64_t seed = 99;
+        for (int i = 0; i < 60; i++) {
+            prompt_make((uint32_t)i);
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            struct assign assign = local((int)(seed >> 60) & 1, i, 40 + (seed >> 40) % 300, 40);
+            if (i % 3)
+                hand_off(fixture, assign);
+            else
+                fixture_assign(fixture, &assign);
+            fixture_turn(fixture, (seed >> 33) % 8000 * NS_PER_US);
+            for (int node = 0; node < 2; node++)
+                if (i % 3 || node == assign.node)
+                    fixture_end(fixture, node, i);
+            for (int node = 0; node < 2; node++)
+                if (i % 3 || node == assign.node)
+                    fixture_wait_ended(fixture, node, i);
+        }
+        fixture_check_rest(fixture);
+        fixture_stop(fixture);
+    }
+}
+
+TEST(node, deadlines_end_work)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    prompt_make(8);
+    struct assign assign = local(1, 1, PROMPT, ANSWER);
+    assign.leg = LEG_PREFILL; /* whose decode node never comes */
+    assign.deadline_ms = 300;
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 1, 1);
+    CHECK_INT(fixture->heard[1][1].count, 1);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+/* P holds sources of younger requests; an older one gets their pages, and the router is told. */
+TEST(node, the_older_request_gets_the_pages)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1, .kv_pages = 20});
+    prompt_make(9);
+    for (int i = 0; i < 3; i++) { /* 3 x 6 pages, held for nobody */
+        struct assign assign = local(0, 10 + i, 96, ANSWER);
+        assign.leg = LEG_PREFILL;
+        fixture_assign(fixture, &assign);
+    }
+    fixture_turn(fixture, 300 * NS_PER_MS);
+    CHECK_INT(pool_count(&fixture->nodes[0]->pool, POOL_USED), 18);
+    struct assign young = local(0, 50, 96, ANSWER);
+    fixture_assign(fixture, &young); /* the youngest of all: waits */
+    fixture_turn(fixture, 100 * NS_PER_MS);
+    CHECK_INT(fixture->heard[0][50].count, 0);
+    struct assign old = local(0, 5, 96, ANSWER); /* 8 pages: 2 are free */
+    fixture_assign(fixture, &old);
+    fixture_wait_ended(fixture, 0, 5);
+    CHECK_INT(fixture->heard[0][5].count, ANSWER);
+    CHECK_INT(fixture->heard[0][12].reports[REPORT(DROPPED)], 1);
+    CHECK_INT(fixture->heard[0][12].reports[REPORT(ENDED)], 1);
+    CHECK_INT(fixture->heard[0][11].reports[REPORT(DROPPED)], 0);
+    CHECK_INT(fixture->heard[0][10].reports[REPORT(DROPPED)], 0);
+    fixture_wait_ended(fixture, 0, 50); /* what it freed is enough for the youngest, too */
+    fixture_end(fixture, 0, 10);
+    fixture_end(fixture, 0, 11);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+static bool registered_again(struct fixture *fixture, void *context)
+{
+    return fixture->streams[0].registrations >= *(uint32_t *)context &&
+           fixture->streams[0].heartbeats > 0;
+}
+
+TEST(node, work_dies_with_its_stream)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    prompt_make(10);
+    /* the stream breaks */
+    struct assign assign = local(0, 1, 1000, 400);
+    fixture_assign(fixture, &assign);
+    fixture_turn(fixture, 30 * NS_PER_MS);
+    uint64_t before = fixture->streams[0].incarnation;
+    rpc_call_abort(fixture->streams[0].call, GRPC_CODE_UNAVAILABLE, "gone");
+    uint32_t wanted = 2;
+    fixture_until(fixture, registered_again, &wanted, "a second registration");
+    CHECK(fixture->streams[0].incarnation != before);
+    fixture_check_rest(fixture);
+    CHECK_INT(fixture->heard[0][1].finish, 0);
+    CHECK_INT(fixture->heard[0][1].reports[REPORT(ENDED)], 0); /* nobody is left to be told */
+    /* the router falls silent: the node stops by itself, 1 s after the last answered heartbeat was sent (2 s in service) */
+    assign = local(0, 2, 1000, 400);
+    fixture_turn(fixture, 100 * NS_PER_MS);
+    fixture_assign(fixture, &assign);
+    fixture->streams[0].mute = true;
+    uint64_t muted_ns = clock_now_ns();
+    wanted = 3;
+    while (fixture->nodes[0]->registration && registration_up(fixture->nodes[0]->registration))
+        fixture_turn(fixture, NS_PER_MS);
+    uint64_t took_ns = clock_now_ns() - muted_ns;
+    CHECK_MSG(took_ns > 800 * NS_PER_MS && took_ns < 1200 * NS_PER_MS, "stopped after %.3f s",
+              (double)took_ns / 1e9);
+    fixture->streams[0].mute = false;
+    fixture_until(fixture, registered_again, &wanted, "a third registration");
+    fixture_check_rest(fixture);
+    /* and it serves again, with its peers met anew */
+    fixture_turn(fixture, 200 * NS_PER_MS);
+    hand_off(fixture, local(0, 3, PROMPT, ANSWER));
+    fixture_wait_ended(fixture, 1, 3);
+    CHECK_INT(fixture->heard[1][3].count, ANSWER);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+/* The thread of the loop is held up for longer than the stop time, with a finished answer waiting in the engine: it stops first. */
+TEST(node, waking_late_it_stops_before_it_speaks)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    prompt_make(11);
+    struct assign assign = local(0, 1, 200, 400);
+    fixture_assign(fixture, &assign);
+    while (!fixture->heard[0][1].count)
+        fixture_turn(fixture, NS_PER_MS);
+    uint32_t before = fixture->heard[0][1].count;
+    usleep(1300000);
+    fixture_turn(fixture, 5 * NS_PER_MS);
+    CHECK_MSG(fixture->heard[0][1].count <= before + 2, "%u tokens, then %u", before,
+              fixture->heard[0][1].count);
+    CHECK(!registration_up(fixture->nodes[0]->registration) ||
+          fixture->streams[0].registrations > 1);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+TEST(node, stale_assignments_are_dropped_and_counted)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    prompt_make(12);
+    struct assign assign = local(0, 1, PROMPT, 4);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    fixture->streams[0].number--; /* the same number again */
+    assign.attempt = 2;
+    fixture_assign(fixture, &assign);
+    fixture_first_token(fixture, 0, 7, 0, 1);
+    fixture_settle(fixture, 0, 7);
+    fixture_end(fixture, 0, 7); /* unknown: answered all the same */
+    fixture_wait_ended(fixture, 0, 7);
+    CHECK_INT(fixture->heard[0][2].accepted, 0);
+    CHECK_INT(metric_value(fixture->nodes[0]->counted.stale_assign), 1);
+    CHECK_INT(metric_value(fixture->nodes[0]->counted.stale_first_token), 1);
+    CHECK_INT(fixture->heard[0][7].reports[REPORT(INCOMPLETE)], 1);
+    CHECK_INT(node_stale_frames(fixture->nodes[0]), 2);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+static bool has_joined(struct fixture *fixture, void *context)
+{
+    return fixture->heard[1][*(int *)context].reports[REPORT(JOINED)] > 0;
+}
+
+static bool holds_nothing(struct fixture *fixture, void *context)
+{
+    (void)context;
+    const struct pool *pool = &fixture->nodes[0]->pool;
+    return !pool_count(pool, POOL_USED) && !pool_count(pool, POOL_RESERVED);
+}
+
+/* P dies after its last piece, before FIRST: the router's copy of the token is enough for D to go on alone. */
+TEST(node, decode_goes_on_when_prefill_dies_after_the_pages)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 3});
+    prompt_make(13);
+    struct assign assign = local(2, 1, 300, ANSWER);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 2, 1);
+    int attempt = 2;
+    assign.attempt = attempt;
+    hand_off(fixture, assign);
+    /* stop P the moment D has every byte */
+    const struct kv_counters *counters = kv_links_counters(fixture->nodes[1]->links);
+    uint64_t pages = (300 + 15) / 16, bytes = pages * engine_info(fixture->engines[1])->page_bytes;
+    while (counters->bytes_verified < bytes && !has_joined(fixture, &attempt))
+        loop_round(fixture->loop, NS_PER_MS / 10);
+    xfer_hub_kill(fixture->xfers[0]);
+    fixture_first_token(fixture, 1, attempt, 0, fixture->heard[2][1].tokens[0]);
+    fixture_settle(fixture, 1, attempt);
+    fixture_wait_ended(fixture, 1, attempt);
+    const struct heard *heard = &fixture->heard[1][attempt];
+    CHECK_INT(heard->count, ANSWER);
+    for (uint32_t i = 0; i < ANSWER; i++)
+        CHECK_INT(heard->tokens[i], fixture->heard[2][1].tokens[i]);
+    CHECK_INT(heard->reports[REPORT(COMPLETE)] + heard->reports[REPORT(INCOMPLETE)], 1);
+    /* what P's dead transport still holds may never drain: then its pages are nobody's, and the attempt ends all the same */
+    fixture_end(fixture, 0, attempt);
+    fixture_wait_ended(fixture, 0, attempt);
+    fixture_until(fixture, holds_nothing, NULL, "the pages of the dead node");
+    CHECK(pool_consistent(&fixture->nodes[0]->pool));
+    CHECK_INT(pool_count(&fixture->nodes[1]->pool, POOL_FREE), fixture->nodes[1]->pool.total);
+    fixture_stop(fixture);
+}
+
+TEST(node, decode_gives_up_when_prefill_dies_before_the_pages)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    prompt_make(14);
+    struct assign assign = local(1, 1, PROMPT, ANSWER);
+    assign.leg = LEG_DECODE;
+    assign.source = 0;
+    assign.source_number = 1; /* never given to node 0 */
+    fixture_assign(fixture, &assign);
+    fixture_turn(fixture, 50 * NS_PER_MS);
+    CHECK_INT(pool_count(&fixture->nodes[1]->pool, POOL_RESERVED), (PROMPT + ANSWER - 1 + 15) / 16);
+    fixture_settle(fixture, 1, 1);
+    fixture_turn(fixture, 20 * NS_PER_MS);
+    xfer_hub_kill(fixture->xfers[0]);
+    fixture_wait_ended(fixture, 1, 1);
+    CHECK_INT(fixture->heard[1][1].reports[REPORT(INCOMPLETE)], 1);
+    CHECK_INT(fixture->heard[1][1].reports[REPORT(GAVE_UP)], 1);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
+static bool has_left(struct fixture *fixture, void *context)
+{
+    (void)context;
+    return fixture->left[0];
+}
+
+TEST(node, drains_and_leaves_when_idle)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    prompt_make(15);
+    struct assign assign = local(0, 1, 300, ANSWER);
+    fixture_assign(fixture, &assign);
+    fixture_turn(fixture, 5 * NS_PER_MS);
+    Baton__Node__V1__Drain drain = BATON__NODE__V1__DRAIN__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_DRAIN;
+    message.drain = &drain;
+    fixture_send(fixture, 0, &message);
+    assign.attempt = 2;
+    fixture_assign(fixture, &assign);
+    fixture_until(fixture, has_left, NULL, "the node to leave");
+    CHECK_INT(fixture->heard[0][2].verdict, BATON__NODE__V1__VERDICT__VERDICT_DRAINING);
+    CHECK_INT(fixture->heard[0][1].count, ANSWER); /* what it had goes on */
+    CHECK_INT(fixture->streams[0].leaving, 1);
+    CHECK(!node_serving(fixture->nodes[0], NULL));
+    fixture_stop(fixture);
+}
+
+static bool was_refused(struct fixture *fixture, void *context)
+{
+    (void)context;
+    return fixture->refused[0];
+}
+
+TEST(node, a_refusal_is_final_and_names_the_field)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    fixture->streams[0].refuse = true;
+    rpc_call_abort(fixture->streams[0].call, GRPC_CODE_UNAVAILABLE, "restart");
+    fixture_until(fixture, was_refused, NULL, "the refusal");
+    CHECK(strstr(fixture->refusal.message, "page_tokens"));
+    fixture_turn(fixture, 300 * NS_PER_MS);
+    CHECK_INT(fixture->streams[0].registrations, 2); /* it does not try again */
+    fixture_stop(fixture);
+}
