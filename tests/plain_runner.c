@@ -60,10 +60,10 @@ static int planted(const char *fault)
         return 0;
     }
     if (!strcmp(fault, "overflow")) {
-        char *volatile block = malloc(16);
+        volatile char *volatile block = malloc(16); /* else the store before free is optimised away */
         volatile int index = 16;
         block[index] = 1;
-        free(block);
+        free((void *)block);
         return 0;
     }
     if (!strcmp(fault, "undefined")) {

@@ -86,7 +86,7 @@ TEST(loop, timers_fire_in_order_and_stopped_ones_never)
 
 static struct loop *stopped_loop;
 static struct loop_waker waker;
-static int woken;
+static _Atomic int woken; /* written by the loop, read by the thread that wakes it */
 
 static void on_woken(void *context)
 {
