@@ -8,7 +8,7 @@ import grpc
 import tap
 from cluster import SLACK, Answer, Cluster, pb, request, tiny_model
 
-TOKENS = 60
+TOKENS = 400  # enough that the answer is still being made when the client has read the first of it
 
 
 def prompt_of(length, seed=5):
