@@ -60,7 +60,8 @@ static int planted(const char *fault)
         return 0;
     }
     if (!strcmp(fault, "overflow")) {
-        volatile char *volatile block = malloc(16); /* else the store before free is optimised away */
+        volatile char *volatile block =
+            malloc(16); /* else the store before free is optimised away */
         volatile int index = 16;
         block[index] = 1;
         free((void *)block);
