@@ -54,6 +54,8 @@ static void counters_mirror(struct health *health);
 static void check_due(void *context)
 {
     struct health *health = context;
+    if (!health->rpc_health)
+        return; /* it never came to be */
     counters_mirror(health);
     rpc_health_set(health->rpc_health, "", health->node && node_serving(health->node, NULL));
     loop_timer_set(&health->timer, loop_now_ns(health->loop) + check_ns);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static const uint64_t tick_ns = 50 * NS_PER_MS;
 static const uint64_t leave_patience_ns = 5 * NS_PER_S; /* for works to end after the grace time */
 static const uint64_t orphan_ns = 4 * NS_PER_S;
@@ -199,6 +201,7 @@ struct node_impl {
     struct node node;
     struct node_parts parts;
     char router[300];
+    char transport[32];                    /* what carries KV: the first word of xfer_describe */
     Baton__Node__V1__AttemptId *alive_ids; /* [works] */
     Baton__Node__V1__AttemptId **alive;
 };
@@ -216,7 +219,7 @@ static void registration_fill(void *context, uint64_t incarnation, Baton__Node__
     size_t address_bytes;
     r->kv_address.data = (uint8_t *)xfer_address(kv_links_xfer(node->links), &address_bytes);
     r->kv_address.len = address_bytes;
-    r->transport = (char *)impl->parts.transport.name;
+    r->transport = impl->transport;
     r->grpc = (char *)impl->parts.grpc_address;
     r->http = (char *)impl->parts.http_address;
     r->pages_total = node->pool.total;
@@ -229,6 +232,7 @@ static void registration_fill(void *context, uint64_t incarnation, Baton__Node__
 static void registration_welcome(void *context, const Baton__Node__V1__Welcome *welcome)
 {
     struct node *node = context;
+    log_info("registered at %s", ((struct node_impl *)node)->router);
     node->router_incarnation = welcome->router_incarnation;
     node->assignment_seen = 0;
     kv_links_set_router(node->links, welcome->router_incarnation);
@@ -259,7 +263,7 @@ static void registration_heartbeat(void *context, Baton__Node__V1__Heartbeat *he
 static void registration_lost(void *context, const char *why)
 {
     struct node *node = context;
-    (void)why;
+    log_warn("all work stopped: %s", why);
     metric_add(node->counted.self_stops, 1);
     node_stop_all(node);
     peers_clear(node->peers);
@@ -349,6 +353,8 @@ static enum status links_make(struct node_impl *impl, struct err *err)
     if (status)
         return status;
     kv_links_start(node->links, xfer);
+    snprintf(impl->transport, sizeof impl->transport, "%.*s",
+             (int)strcspn(xfer_describe(xfer), "/"), xfer_describe(xfer));
     return STATUS_OK;
 }
 

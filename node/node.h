@@ -109,7 +109,6 @@ struct node_transport {
     enum status (*make)(void *context, const struct xfer_handler *handler, struct xfer **xfer_out,
                         struct err *err);
     void *context;
-    const char *name; /* for registration: tcp, shm, … */
 };
 
 struct node_parts {

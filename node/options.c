@@ -213,18 +213,6 @@ static struct config_option table[] = {
      .help = "after SIGTERM, how long the work in hand may go on"},
 };
 
-static const char *choice(const char *key, int index)
-{
-    static char text[4][32];
-    static unsigned turn;
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (!strcmp(table[i].key, key)) {
-            char *buffer = text[turn++ % 4];
-            return config_choice(&table[i], index, buffer, sizeof text[0]);
-        }
-    return "?";
-}
-
 const char *node_role_text(enum node_role role)
 {
     static const char *const texts[] = {"prefill", "decode", "mixed"};
@@ -233,12 +221,9 @@ const char *node_role_text(enum node_role role)
 
 const char *node_options_backend(const struct node_options *options)
 {
-    return options->backend == 0 ? "cpu" : choice("backend", options->backend);
-}
-
-const char *node_options_transport(const struct node_options *options)
-{
-    return choice("transport", options->transport);
+    static const char *const names[] = {"cpu", "cpu", "opaque",
+                                        "cuda"}; /* in the order of the choices */
+    return names[options->backend];
 }
 
 const struct config_schema *node_options_schema(const char *program, const char *section,
@@ -279,7 +264,7 @@ enum status node_options_check(const struct node_options *o, struct err *err)
         return err_set(err, STATUS_CONFIG,
                        "batch_tokens: %lld must be above sequences_max (%lld), or prompts starve",
                        (long long)o->batch_tokens, (long long)o->sequences_max);
-    if (o->name && (strlen(o->name) > 255 || !*o->name))
-        return err_set(err, STATUS_CONFIG, "name: must have 1 to 255 bytes");
+    if (o->name && (strlen(o->name) > 64 || !*o->name))
+        return err_set(err, STATUS_CONFIG, "name: must have 1 to 64 bytes");
     return STATUS_OK;
 }

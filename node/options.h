@@ -27,9 +27,8 @@ struct node_options {
     uint64_t grace_ns;
 };
 
-/* The choice that the user made, as the text of the table. */
+/* The engine's name for what the user chose; auto is cpu as long as nothing else is built. */
 const char *node_options_backend(const struct node_options *options);
-const char *node_options_transport(const struct node_options *options);
 
 /* The schema of `program` ("baton-prefill") with its section and default role; lives as long as the program. Call once. */
 const struct config_schema *node_options_schema(const char *program, const char *section,

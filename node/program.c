@@ -112,9 +112,7 @@ static enum status node_begin(struct program *program, struct err *err)
         .metrics = program->metrics,
         .prefill = program->of->prefill,
         .decode = program->of->decode,
-        .transport = {.make = ucx_make,
-                      .context = &program->options,
-                      .name = node_options_transport(&program->options)},
+        .transport = {.make = ucx_make, .context = &program->options},
         .name = program->name,
         .grpc_address = health_grpc_address(program->health),
         .http_address = health_http_address(program->health),
@@ -190,7 +188,7 @@ static void name_make(struct program *program)
     if (program->options.name)
         snprintf(program->name, sizeof program->name, "%s", program->options.name);
     else
-        snprintf(program->name, sizeof program->name, "%s-%s-%s",
+        snprintf(program->name, sizeof program->name, "%s-%.32s-%s",
                  node_role_text((enum node_role)program->options.role), host, port + 1);
 }
 

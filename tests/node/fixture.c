@@ -304,7 +304,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .metrics = fixture->metrics[i],
         .prefill = &prefill_leg,
         .decode = &decode_leg,
-        .transport = {memory_make, &contexts[i], "memory"},
+        .transport = {memory_make, &contexts[i]},
         .name = names[i],
         .grpc_address = "",
         .http_address = "",
