@@ -169,6 +169,7 @@ static enum status check_prompt(struct checker *checker, const Baton__V1__Genera
 
 /* --- sizes: prompt and answer against the context and the page pools --- */
 
+/* `max_tokens` 0: as many as there is room for. */
 static enum status check_sizes(const struct checker *checker, const char *field,
                                uint32_t max_tokens, struct request *request, struct err *err)
 {
@@ -183,7 +184,7 @@ static enum status check_sizes(const struct checker *checker, const char *field,
                        "%s: %zu tokens leave no room for an answer in the context of %u", field,
                        prompt, context);
     uint64_t room = context - prompt;
-    if (max_tokens != UINT32_MAX && max_tokens > room)
+    if (max_tokens > room)
         return err_set(err, STATUS_INVALID,
                        "sampling.max_tokens: %u with a prompt of %zu tokens exceeds the context "
                        "of %u",
@@ -195,7 +196,7 @@ static enum status check_sizes(const struct checker *checker, const char *field,
                        field, prompt, (unsigned long long)pool - 1);
     if (pool > 1 && room > pool - prompt)
         room = pool - prompt;
-    if (max_tokens == UINT32_MAX)
+    if (!max_tokens)
         max_tokens = (uint32_t)room;
     else if (max_tokens > room)
         return err_set(err, STATUS_INVALID,
@@ -336,7 +337,7 @@ static enum status check_sampling(const struct checker *checker, const Baton__V1
     to->tokens_min = p.min_tokens;
     to->logprobs = p.logprobs >= 0;
     to->logprobs_top = p.logprobs > 0 ? (uint32_t)p.logprobs : 0;
-    *max_tokens_out = p.max_tokens;
+    *max_tokens_out = s->_max_tokens_case ? p.max_tokens : 0; /* a given 0 was refused */
     return STATUS_OK;
 }
 
