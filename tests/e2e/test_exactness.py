@@ -61,6 +61,7 @@ def check(variant, compute="int8", kv_type="f16", run=crowded):
     options = dict(VARIANTS[variant])
     options["node_args"] = [*options.get("node_args", ()), "--compute", compute, "--kv-type", kv_type]
     with Cluster(tiny_model(), **options) as cluster:
+        time.sleep(0.5)  # so that every pair of nodes has met
         got = run(cluster, JOBS)
         if options.get("decode"):
             time.sleep(1)  # the nodes copy these counters a few times a second
