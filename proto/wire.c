@@ -10,7 +10,13 @@
 #include "base/utf8.h"
 
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_LENGTH = 2, WIRE_FIXED32 = 5 };
-enum { VARINT_BYTES_MAX = 10, KEY_BYTES_MAX = 5, FIELD_NUMBER_MAX = (1 << 29) - 1 };
+/* keys and lengths are 32 bits: protobuf-c reads no longer ones */
+enum {
+    VARINT_BYTES_MAX = 10,
+    KEY_BYTES_MAX = 5,
+    LENGTH_BYTES_MAX = 5,
+    FIELD_NUMBER_MAX = (1 << 29) - 1
+};
 
 /* One message being walked; the frames of its parents name the field in an error. */
 struct frame {
@@ -72,9 +78,9 @@ static const char *record_read(const uint8_t *at, const uint8_t *end, struct rec
         length = 4;
         break;
     case WIRE_LENGTH:
-        n = varint_read(at, end, VARINT_BYTES_MAX, &length);
+        n = varint_read(at, end, LENGTH_BYTES_MAX, &length);
         if (!n)
-            return "a length is cut off or longer than 10 bytes";
+            return "a length is cut off or longer than 5 bytes";
         at += n;
         break;
     default:
@@ -88,7 +94,7 @@ static const char *record_read(const uint8_t *at, const uint8_t *end, struct rec
     return NULL;
 }
 
-/* Occurrences of the frame's field before its current one: the [index] of a repeated field, found only for errors. */
+/* Occurrences of the frame's field before its current one; for a repeated field, its [index]. */
 static size_t frame_index(const struct frame *frame)
 {
     size_t index = 0;
@@ -204,6 +210,10 @@ static enum status field_check(const struct frame *frame, int depth, const struc
                       wire_type);
     if (field->type == PROTOBUF_C_TYPE_STRING)
         return string_check(frame, record, err);
+    /* the specification would have the two merged, which protobuf-c 1.4.1 gets wrong inside a oneof; no encoder writes it */
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE && field->label != PROTOBUF_C_LABEL_REPEATED &&
+        frame_index(frame))
+        return refuse(frame, err, "the message occurs more than once");
     if (field->type == PROTOBUF_C_TYPE_MESSAGE)
         return message_check(frame, depth + 1, field->descriptor, record->value,
                              record->value_bytes, err);

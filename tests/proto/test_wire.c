@@ -62,10 +62,13 @@ TEST(wire, malformed_bytes_are_refused)
     REFUSED("\x1a\x05"
             "abc",
             "text: the value ends past the end of the message");
-    REFUSED("\x1a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    REFUSED("\x1a\xff\xff\xff\xff\x0f"
             "abc",
             "text: the value ends past the end of the message");
-    REFUSED("\x1a", "text: a length is cut off or longer than 10 bytes");
+    REFUSED("\x1a\x83\x80\x80\x80\x80\x00"
+            "abc",
+            "text: a length is cut off or longer than 5 bytes");
+    REFUSED("\x1a", "text: a length is cut off or longer than 5 bytes");
     REFUSED("\x80", "GenerateRequest: a field's key is cut off or too long");
     REFUSED("\x00\x01", "GenerateRequest: a field's number is out of range");
     REFUSED("\x30\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
@@ -76,6 +79,7 @@ TEST(wire, malformed_bytes_are_refused)
     REFUSED("\xa3\x06", "field 100: groups and reserved wire types are not accepted");
     REFUSED("\x22\x04\x0a\x02\x01\xac", "token_ids.ids[0]: a packed number is cut off or longer "
                                         "than 10 bytes");
+    REFUSED("\x2a\x00\x3a\x00\x2a\x00", "chat: the message occurs more than once");
     REFUSED("\x22\x03\x0a\x05\x01", "token_ids.ids[0]: the value ends past the end of the message");
 }
 
