@@ -9,7 +9,9 @@
 
 #include "kvtransfer/link_impl.h"
 
-enum { PROGRESS_TURNS = 64 }; /* of the worker in one round, so that the loop's other work comes */
+/* One round ends after so many turns of the worker, or pieces, so that the loop's other work comes; an owner that hashes in
+ * piece_received hashes no more than that at a time. */
+enum { PROGRESS_TURNS = 64, PROGRESS_PIECES = 4 };
 static const uint64_t tick_ns = 2 * NS_PER_MS;
 static const uint64_t rate_sample_ns = 20 * NS_PER_MS;
 
@@ -374,15 +376,20 @@ bool kv_links_progress(struct kv_links *links, uint64_t now_ns, uint64_t late_to
     links->now_ns = now_ns;
     links->late_ns = late_total_ns;
     links->patient_ns = now_ns - late_total_ns;
-    int turn = 0;
-    while (turn < PROGRESS_TURNS && xfer_progress(links->xfer))
-        turn++;
+    const struct kv_counters *counters = &links->counters;
+    uint64_t pieces_until = counters->pieces_sent + counters->pieces_received + PROGRESS_PIECES;
+    bool more = true;
+    for (int turn = 0; more && turn < PROGRESS_TURNS; turn++) {
+        more = xfer_progress(links->xfer) > 0;
+        if (counters->pieces_sent + counters->pieces_received >= pieces_until)
+            break;
+    }
     links_tell(links);
     if (late || links->ticked_ns == 0 || now_ns - links->ticked_ns >= tick_ns)
         links_tick(links);
     kv_links_flush(links);
     links_tell(links);
-    return turn == PROGRESS_TURNS || links->ticked_ns == 0;
+    return more || links->ticked_ns == 0;
 }
 
 uint64_t kv_links_next_ns(const struct kv_links *links)

@@ -59,7 +59,8 @@ struct ucx_xfer {
     struct ucx_peer *peers;
     struct ucx_slot *slots;
     struct list slots_free, completed;
-    bool attention; /* a peer failed, closes or is to be closed */
+    struct xfer_op *posting; /* inside UCX's posting call */
+    bool attention;          /* a peer failed, closes or is to be closed */
     struct ucx_filter filter;
     char description[XFER_NAME_BYTES];
     size_t address_bytes;
@@ -151,30 +152,57 @@ static void op_finish(struct xfer_op *op, enum status status)
     op->done(op, status);
 }
 
+/* What ends inside the posting call is told from the next progress. */
+static void op_complete_later(struct ucx_xfer *ucx, struct xfer_op *op, enum status status)
+{
+    op->note = status;
+    list_remove(&op->link);
+    list_push_back(&ucx->completed, &op->link);
+}
+
+/* UCX may call back before the posting call returns, when the endpoint fails in it. */
+static void op_ended(void *request, ucs_status_t status, struct xfer_op *op)
+{
+    struct ucx_xfer *ucx = ucx_of(op->peer->xfer);
+    ucp_request_free(request);
+    if (ucx->posting == op)
+        op_complete_later(ucx, op, status_of(status));
+    else
+        op_finish(op, status_of(status));
+}
+
 static void op_sent(void *request, ucs_status_t status, void *user_data)
 {
-    ucp_request_free(request);
-    op_finish(user_data, status_of(status));
+    op_ended(request, status, user_data);
 }
 
 static void op_received(void *request, ucs_status_t status, size_t bytes, void *user_data)
 {
-    ucp_request_free(request);
-    op_finish(user_data, status_of(status));
+    op_ended(request, status, user_data);
 }
 
-/* What UCX finished inside the call is told from the next progress. */
-static void op_complete_later(struct ucx_xfer *ucx, struct xfer_op *op)
+/* After the posting call: what it returned becomes the op's fate, or this call's error. */
+static enum status op_posted(struct ucx_xfer *ucx, struct xfer_op *op, ucs_status_ptr_t request)
 {
+    ucx->posting = NULL;
+    if (UCS_PTR_IS_PTR(request))
+        return STATUS_OK;
+    enum status status = status_of(UCS_PTR_STATUS(request));
+    if (status == STATUS_OK) {
+        op_complete_later(ucx, op, STATUS_OK);
+        return STATUS_OK;
+    }
     list_remove(&op->link);
-    list_push_back(&ucx->completed, &op->link);
+    op->peer->load.ops--;
+    return status;
 }
 
 static unsigned completed_tell(struct ucx_xfer *ucx)
 {
     unsigned count = 0;
     while (!list_empty(&ucx->completed)) {
-        op_finish(container_of(ucx->completed.next, struct xfer_op, link), STATUS_OK);
+        struct xfer_op *op = container_of(ucx->completed.next, struct xfer_op, link);
+        op_finish(op, (enum status)op->note);
         count++;
     }
     return count;
@@ -257,18 +285,10 @@ static enum status ucx_send_piece(struct xfer_peer *base, const void *header, si
         .cb.send = op_sent,
         .user_data = op,
     };
+    ucx->posting = op;
     ucs_status_ptr_t request = ucp_am_send_nbx(peer->endpoint, AM_PIECE, op->header, header_bytes,
                                                payload, payload_bytes, &param);
-    if (UCS_PTR_IS_PTR(request))
-        return STATUS_OK;
-    ucs_status_t status = UCS_PTR_STATUS(request);
-    if (status == UCS_OK) {
-        op_complete_later(ucx, op);
-        return STATUS_OK;
-    }
-    list_remove(&op->link);
-    base->load.ops--;
-    return status_of(status);
+    return op_posted(ucx, op, request);
 }
 
 static ucs_status_t on_piece(void *context, const void *header, size_t header_bytes, void *data,
@@ -296,18 +316,10 @@ static enum status ucx_accept(struct xfer_incoming *base, struct xfer_peer *peer
         .cb.recv_am = op_received,
         .user_data = op,
     };
+    ucx->posting = op;
     ucs_status_ptr_t request =
         ucp_am_recv_data_nbx(ucx->worker, incoming->descriptor, memory, incoming->bytes, &param);
-    if (UCS_PTR_IS_PTR(request))
-        return STATUS_OK;
-    ucs_status_t status = UCS_PTR_STATUS(request);
-    if (status == UCS_OK) {
-        op_complete_later(ucx, op);
-        return STATUS_OK;
-    }
-    list_remove(&op->link);
-    peer->base.load.ops--;
-    return status_of(status);
+    return op_posted(ucx, op, request);
 }
 
 /* --- endpoints --- */

@@ -61,7 +61,7 @@ struct xfer_op {
     /* the transport's own, from here on */
     struct list link;
     struct xfer_peer *peer;
-    uint64_t note; /* memory.c */
+    uint64_t note;
     uint8_t header[XFER_PIECE_HEADER_BYTES_MAX];
 };
 

@@ -50,11 +50,11 @@ static uint32_t piece_count(const struct kv_shape *shape)
 
 void rig_fill(uint64_t id, size_t offset, uint8_t *out, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++) {
+    for (size_t i = 0; i < bytes; i += 8) {
         uint64_t z = (id * UINT64_C(0x9e3779b97f4a7c15)) ^ ((offset + i) / 8);
         z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
         z ^= z >> 27;
-        out[i] = (uint8_t)(z >> (8 * ((offset + i) % 8)));
+        memcpy(out + i, &z, bytes - i < 8 ? bytes - i : 8);
     }
 }
 

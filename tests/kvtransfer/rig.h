@@ -35,6 +35,7 @@ struct kv_link *rig_link(struct rig_node *from, struct rig_node *to); /* opens *
 enum { RIG_ROUTER = 77 };
 struct kv_key rig_key(uint64_t id, uint64_t assignment);
 struct kv_shape rig_shape(uint32_t blocks, uint16_t runs);
+/* The bytes of transfer `id` from `offset` on, a multiple of 8. */
 void rig_fill(uint64_t id, size_t offset, uint8_t *out, size_t bytes);
 
 /* P's side. */

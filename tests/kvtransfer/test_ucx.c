@@ -1,0 +1,487 @@
+/* The hand-off over real UCX between two processes: this one and kv_peer, which is served, killed and frozen. What the
+ * in-process tests say about order and time is not repeated; here it is whether the transport keeps its part: completions
+ * exactly once, no late write, no leak, no death of the survivor. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/kvtransfer/rig.h"
+#include "tests/kvtransfer/ucx_rig.h"
+#include "tests/test.h"
+
+enum { LINE_BYTES = 16384 };
+
+struct remote {
+    pid_t pid;
+    FILE *in;
+    int out;
+    char text[LINE_BYTES];
+    size_t bytes;
+    uint64_t incarnation;
+    struct kv_link *link;
+};
+
+static struct rig_node here;
+
+static void here_start(enum xfer_transport transport)
+{
+    struct xfer_options options = {.transport = transport};
+    static const struct rig_options rig = {.links = {.reopen_ns = 200 * NS_PER_MS}};
+    rig_node_start(&here, NULL, &options, &rig, 500);
+    rig_node_round(&here, clock_now_ns());
+}
+
+static void turn(void)
+{
+    rig_node_round(&here, clock_now_ns());
+    usleep(50);
+}
+
+/* Rounds until `condition`, for `seconds` at most. */
+#define WAIT_FOR(condition, seconds)                                     \
+    do {                                                                 \
+        uint64_t until_ns_ = clock_now_ns() + (uint64_t)((seconds)*1e9); \
+        bool met_;                                                       \
+        while (!(met_ = (condition)) && clock_now_ns() < until_ns_)      \
+            turn();                                                      \
+        CHECK_MSG(met_, "after %s s: %s", #seconds, #condition);         \
+    } while (0)
+
+/* The next line that begins with `word`, others are dropped; false when none is there yet. */
+static bool remote_line(struct remote *remote, const char *word, char *out)
+{
+    ssize_t count =
+        read(remote->out, remote->text + remote->bytes, sizeof remote->text - 1 - remote->bytes);
+    if (count > 0)
+        remote->bytes += (size_t)count;
+    remote->text[remote->bytes] = '\0';
+    char *end;
+    while ((end = strchr(remote->text, '\n'))) {
+        size_t length = (size_t)(end - remote->text);
+        bool found = strncmp(remote->text, word, strlen(word)) == 0;
+        if (found) {
+            memcpy(out, remote->text, length);
+            out[length] = '\0';
+        }
+        remote->bytes -= length + 1;
+        memmove(remote->text, end + 1, remote->bytes + 1);
+        if (found)
+            return true;
+    }
+    return false;
+}
+
+static void remote_start(struct remote *remote, const char *transport, uint64_t incarnation)
+{
+    int in[2], out[2];
+    char number[32], line[LINE_BYTES], hex[LINE_BYTES];
+    const char *path = getenv("KV_PEER");
+    CHECK_MSG(path != NULL, "KV_PEER names the helper program");
+    memset(remote, 0, sizeof *remote);
+    CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
+    snprintf(number, sizeof number, "%llu", (unsigned long long)incarnation);
+    remote->pid = fork();
+    if (remote->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody frozen behind */
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], STDOUT_FILENO);
+        execl(path, path, transport, number, NULL);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    remote->in = fdopen(in[1], "w");
+    remote->out = out[0];
+    fcntl(remote->out, F_SETFL, O_NONBLOCK);
+    remote->incarnation = incarnation;
+    WAIT_FOR(remote_line(remote, "address", line), 10);
+    CHECK(sscanf(line, "address %*u %s", hex) == 1);
+    remote->link = ucx_rig_link(&here, incarnation, hex);
+    CHECK(remote->link != NULL);
+    ucx_rig_print_address(&here, remote->in, "peer");
+    fflush(remote->in);
+    WAIT_FOR(kv_link_info(remote->link).state == KV_LINK_UP, 10);
+}
+
+#define remote_say(remote, ...)             \
+    do {                                    \
+        fprintf((remote)->in, __VA_ARGS__); \
+        fflush((remote)->in);               \
+    } while (0)
+
+static void remote_reap(struct remote *remote)
+{
+    fclose(remote->in);
+    int status;
+    WAIT_FOR(waitpid(remote->pid, &status, WNOHANG) == remote->pid, 10);
+    close(remote->out);
+}
+
+static void remote_kill(struct remote *remote)
+{
+    kill(remote->pid, SIGKILL);
+    CHECK(waitpid(remote->pid, NULL, 0) == remote->pid);
+    fclose(remote->in);
+    close(remote->out);
+}
+
+static void take_from(struct rig_take *take, struct remote *remote, uint64_t id, uint64_t number,
+                      unsigned blocks, unsigned runs, unsigned bytes)
+{
+    remote_say(remote, "give %llu %llu %u %u %u\n", (unsigned long long)id,
+               (unsigned long long)number, blocks, runs, bytes);
+    char line[LINE_BYTES];
+    WAIT_FOR(remote_line(remote, "opened", line), 20); /* it may take its time to fill memory */
+    *take = (struct rig_take){0};
+    rig_take_start(take, &here, remote->link, rig_key(id, number),
+                   rig_shape(blocks, (uint16_t)runs), bytes);
+    CHECK_INT(take->begun, STATUS_OK);
+}
+
+static void serve_both_ways(struct remote *remote, uint64_t id, uint64_t number)
+{
+    char line[LINE_BYTES];
+    struct rig_take take;
+    take_from(&take, remote, id, number, 8, 4, 65536);
+    WAIT_FOR(take.released, 10);
+    CHECK_INT(take.status, STATUS_OK);
+    CHECK(rig_take_equal(&take));
+    CHECK_INT(take.token_id, id);
+    WAIT_FOR(remote_line(remote, "given", line), 5);
+    struct rig_give give;
+    rig_give_start(&give, &here, rig_key(id + 1, number), rig_shape(8, 4), 65536);
+    rig_give_all(&give, 9);
+    remote_say(remote, "take %llu %llu 8 4 65536\n", (unsigned long long)id + 1,
+               (unsigned long long)number);
+    WAIT_FOR(remote_line(remote, "taken", line), 10);
+    unsigned long long taken;
+    int status, equal;
+    CHECK(sscanf(line, "taken %llu %d %d", &taken, &status, &equal) == 3);
+    CHECK(taken == id + 1);
+    CHECK_INT(status, STATUS_OK);
+    CHECK_INT(equal, 1);
+    WAIT_FOR(give.released, 5);
+    CHECK_INT(give.status, STATUS_OK);
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+}
+
+static void transfers_over(const char *transport)
+{
+    struct remote remote;
+    here_start(ucx_rig_transport(transport));
+    remote_start(&remote, transport, 600);
+    for (uint64_t i = 0; i < 10; i++)
+        serve_both_ways(&remote, 100 + 2 * i, 1 + i);
+    CHECK(kv_link_info(remote.link).outstanding == 0);
+    remote_reap(&remote);
+    rig_node_stop(&here);
+}
+
+TEST(ucx, transfers_both_ways_over_tcp)
+{
+    transfers_over("tcp");
+}
+
+TEST(ucx, transfers_both_ways_over_shared_memory)
+{
+    transfers_over("shm");
+}
+
+/* Both sides after 200 transfers and after 1,000 more. */
+TEST(ucx, a_thousand_transfers_leave_no_descriptor_and_no_memory)
+{
+    struct remote remote;
+    char line[LINE_BYTES];
+    unsigned fds[2], rss[2], remote_fds[2] = {0}, remote_rss[2] = {0};
+    here_start(XFER_TRANSPORT_TCP);
+    remote_start(&remote, "tcp", 600);
+    uint64_t number = 0;
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < (round ? 1000 : 200); i++) {
+            struct rig_take take;
+            number++;
+            take_from(&take, &remote, 100 + number, number, 4, 2, 32768);
+            WAIT_FOR(take.released, 10);
+            CHECK_INT(take.status, STATUS_OK);
+            CHECK(rig_take_equal(&take));
+            rig_take_finish(&take);
+        }
+        unsigned live, draining;
+        remote_say(&remote, "state\n");
+        WAIT_FOR(remote_line(&remote, "state", line), 5);
+        CHECK(sscanf(line, "state %u %u %*u %*u %u %u", &live, &draining, &remote_fds[round],
+                     &remote_rss[round]) == 4);
+        CHECK_INT(live + draining, 0);
+        fds[round] = ucx_rig_fds();
+        rss[round] = ucx_rig_rss_kb();
+    }
+    CHECK_INT(fds[1], fds[0]);
+    CHECK_INT(remote_fds[1], remote_fds[0]);
+    printf("# resident KB after 200 and 1,200 transfers: %u, %u; peer %u, %u\n", rss[0], rss[1],
+           remote_rss[0], remote_rss[1]);
+#ifndef BATON_SANITIZED /* a sanitizer keeps freed memory for a while */
+    CHECK(rss[1] <= rss[0] + 2048);
+    CHECK(remote_rss[1] <= remote_rss[0] + 2048);
+#endif
+    remote_reap(&remote);
+    rig_node_stop(&here);
+}
+
+TEST(ucx, kill_of_the_giver_in_mid_transfer_ends_it_at_once_and_its_successor_serves)
+{
+    here_start(XFER_TRANSPORT_TCP);
+    for (uint64_t i = 0; i < 5; i++) {
+        struct remote remote;
+        remote_start(&remote, "tcp", 600 + i);
+        struct rig_take take;
+        take_from(&take, &remote, 100 + i, 1, 64, 4, 262144);
+        WAIT_FOR(take.received >= 3 + 20 * i, 10);
+        CHECK_INT(take.ended, 0);
+        remote_kill(&remote);
+        WAIT_FOR(take.released, 2);
+        CHECK_INT(take.ended, 1);
+        CHECK_INT(take.status, STATUS_CLOSED);
+        CHECK(rig_take_untouched(&take));
+        CHECK_INT(kv_sink_ending(here.sink), 0);
+        kv_link_close(remote.link);
+        rig_take_finish(&take);
+    }
+    rig_node_stop(&here);
+}
+
+TEST(ucx, kill_of_the_taker_in_mid_transfer_frees_the_giver)
+{
+    here_start(XFER_TRANSPORT_TCP);
+    for (uint64_t i = 0; i < 5; i++) {
+        struct remote remote;
+        struct rig_give give;
+        remote_start(&remote, "tcp", 600 + i);
+        uint64_t before = kv_links_counters(here.links)->pieces_sent;
+        rig_give_start(&give, &here, rig_key(100 + i, 1 + i), rig_shape(64, 4), 262144);
+        rig_give_all(&give, 9);
+        remote_say(&remote, "take %llu %llu 64 4 262144\n", 100ull + i, 1ull + i);
+        WAIT_FOR(kv_links_counters(here.links)->pieces_sent >= before + 3 + 20 * i, 10);
+        CHECK_INT(give.ended, 0);
+        remote_kill(&remote);
+        WAIT_FOR(give.released, 2);
+        CHECK_INT(give.ended, 1);
+        CHECK_INT(give.status, STATUS_CLOSED);
+        kv_link_close(remote.link);
+        rig_give_finish(&give);
+    }
+    rig_node_stop(&here);
+}
+
+/* A frozen giver: the taker gives up, force-closes after 4 s if something is outstanding, and nothing is written when the
+ * giver wakes. */
+static void giver_frozen(const char *transport)
+{
+    struct remote remote;
+    here_start(ucx_rig_transport(transport));
+    remote_start(&remote, transport, 600);
+    struct rig_take take;
+    take_from(&take, &remote, 100, 1, 64, 4, 262144);
+    WAIT_FOR(take.received >= 20, 10);
+    kill(remote.pid, SIGSTOP);
+    uint64_t frozen_ns = clock_now_ns();
+    WAIT_FOR(take.ended, 8);
+    CHECK_INT(take.status, STATUS_TIMEOUT);
+    CHECK(clock_now_ns() - frozen_ns >= 1400 * NS_PER_MS);
+    WAIT_FOR(take.released, 4);
+    CHECK(rig_take_untouched(&take));
+    kill(remote.pid, SIGCONT);
+    uint64_t woken_ns = clock_now_ns();
+    while (clock_now_ns() - woken_ns < 1500 * NS_PER_MS)
+        turn();
+    CHECK(rig_take_untouched(&take));
+    WAIT_FOR(kv_link_info(remote.link).state == KV_LINK_UP, 10);
+    serve_both_ways(&remote, 200, 2);
+    rig_take_finish(&take);
+    remote_reap(&remote);
+    rig_node_stop(&here);
+}
+
+TEST(ucx, a_frozen_giver_over_tcp_writes_nothing_late_and_serves_after_it_woke)
+{
+    giver_frozen("tcp");
+}
+
+TEST(ucx, a_frozen_taker_is_closed_after_four_seconds_and_served_after_it_woke)
+{
+    struct remote remote;
+    struct rig_give give;
+    here_start(XFER_TRANSPORT_TCP);
+    remote_start(&remote, "tcp", 600);
+    rig_give_start(&give, &here, rig_key(100, 1), rig_shape(64, 4), 262144);
+    rig_give_all(&give, 9);
+    remote_say(&remote, "take 100 1 64 4 262144\n");
+    WAIT_FOR(kv_links_counters(here.links)->pieces_sent >= 20, 10);
+    kill(remote.pid, SIGSTOP);
+    uint64_t frozen_ns = clock_now_ns();
+    WAIT_FOR(give.released, 8);
+    CHECK(clock_now_ns() - frozen_ns >= 3500 * NS_PER_MS);
+    CHECK_INT(give.status, STATUS_CLOSED);
+    CHECK_INT(kv_links_counters(here.links)->links_stalled, 1);
+    kill(remote.pid, SIGCONT);
+    WAIT_FOR(kv_link_info(remote.link).state == KV_LINK_UP, 10);
+    char line[LINE_BYTES];
+    WAIT_FOR(remote_line(&remote, "taken", line), 10);
+    serve_both_ways(&remote, 200, 2);
+    rig_give_finish(&give);
+    remote_reap(&remote);
+    rig_node_stop(&here);
+}
+
+/* --- starting --- */
+
+static void ignore_frame(void *context, const uint8_t *frame, size_t bytes)
+{
+}
+static void ignore_piece(void *context, const uint8_t *header, size_t header_bytes,
+                         size_t payload_bytes, struct xfer_incoming *incoming)
+{
+}
+static void ignore_failed(void *context, void *peer_context, struct xfer_peer *peer,
+                          enum status status)
+{
+}
+static void ignore_closed(void *context, void *peer_context, struct xfer_peer *peer)
+{
+}
+static const struct xfer_handler ignore = {NULL, ignore_frame, ignore_piece, ignore_failed,
+                                           ignore_closed};
+
+TEST(ucx, a_required_transport_that_is_absent_is_refused_by_name)
+{
+    struct err err = ERR_INIT;
+    struct xfer *xfer;
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP, .interface = "nosuch0"};
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_CONFIG);
+    CHECK_STR(err.message, "kv_interface: no network device \"nosuch0\"");
+    if (access("/sys/class/infiniband", F_OK) != 0) {
+        options = (struct xfer_options){.transport = XFER_TRANSPORT_RDMA};
+        CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_CONFIG);
+        CHECK_STR(err.message, "transport: rdma is required, but no RDMA device on this host "
+                               "(/sys/class/infiniband)");
+    }
+}
+
+TEST(ucx, it_says_what_carries)
+{
+    struct err err = ERR_INIT;
+    struct xfer *xfer;
+    struct xfer_options options = {.transport = XFER_TRANSPORT_AUTO};
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_OK);
+    CHECK_STR(xfer_describe(xfer), "tcp/lo");
+    CHECK(xfer_event_fd(xfer) >= 0);
+    xfer_destroy(xfer);
+    options.transport = XFER_TRANSPORT_SHM;
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_OK);
+    CHECK_STR(xfer_describe(xfer), "shm/memory");
+    xfer_destroy(xfer);
+}
+
+TEST(ucx, a_damaged_address_is_refused)
+{
+    struct err err = ERR_INIT;
+    struct xfer *xfer;
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP};
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_OK);
+    size_t bytes;
+    const uint8_t *address = xfer_address(xfer, &bytes);
+    uint8_t copy[XFER_ADDRESS_BYTES_MAX];
+    struct xfer_peer *peer;
+    for (size_t i = 0; i < bytes; i++) {
+        memcpy(copy, address, bytes);
+        copy[i] ^= 0x10;
+        if (i == 4 || i == 5) /* the patch level and the unused byte of the version may differ */
+            continue;
+        CHECK_INT(xfer_peer_open(xfer, copy, bytes, NULL, &peer, &err), STATUS_INVALID);
+        CHECK_INT(xfer_peer_open(xfer, address, i, NULL, &peer, &err), STATUS_INVALID);
+    }
+    xfer_destroy(xfer);
+}
+
+/* --- strangers --- */
+
+static unsigned listening_port(void)
+{
+    for (int fd = 3; fd < 1024; fd++) {
+        int listening = 0;
+        socklen_t bytes = sizeof listening;
+        struct sockaddr_in name;
+        socklen_t name_bytes = sizeof name;
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &bytes) == 0 && listening &&
+            getsockname(fd, (struct sockaddr *)&name, &name_bytes) == 0 &&
+            name.sin_family == AF_INET)
+            return ntohs(name.sin_port);
+    }
+    return 0;
+}
+
+/* 1 connected, 0 not within 300 ms. */
+static int stranger_connects(unsigned port, int *fd_out)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to) && errno != EINPROGRESS) {
+        close(fd);
+        return -1;
+    }
+    for (unsigned i = 0; i < 60; i++) {
+        int error = 0;
+        socklen_t bytes = sizeof error;
+        struct sockaddr_in name;
+        socklen_t name_bytes = sizeof name;
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+        if (!error && getpeername(fd, (struct sockaddr *)&name, &name_bytes) == 0) {
+            *fd_out = fd;
+            return 1;
+        }
+        usleep(5000);
+    }
+    close(fd);
+    return 0;
+}
+
+TEST(ucx, a_stranger_is_kept_off_the_listener_but_in_the_announced_moment)
+{
+    struct err err = ERR_INIT;
+    struct xfer *xfer;
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP};
+    int fd;
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_OK);
+    unsigned port = listening_port();
+    CHECK(port != 0);
+    CHECK_INT(stranger_connects(port, &fd), 1); /* without the filter: the test can fail */
+    close(fd);
+    xfer_destroy(xfer);
+
+    options.filter = true;
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &xfer, &err), STATUS_OK);
+    port = listening_port();
+    CHECK(port != 0);
+    CHECK_INT(stranger_connects(port, &fd), 0);
+    struct sockaddr_in loopback = {.sin_family = AF_INET};
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    struct sockaddr_in other = loopback;
+    other.sin_addr.s_addr = htonl(0x7f000002);
+    CHECK_INT(xfer_expect(xfer, (struct sockaddr *)&other, 0, 1000), STATUS_OK);
+    CHECK_INT(stranger_connects(port, &fd), 0); /* somebody else is expected */
+    CHECK_INT(xfer_expect(xfer, (struct sockaddr *)&loopback, 0, 2000), STATUS_OK);
+    CHECK_INT(stranger_connects(port, &fd), 1);
+    close(fd);
+    xfer_expect_tick(xfer, 2000);
+    CHECK_INT(stranger_connects(port, &fd), 0);
+    for (unsigned i = 0; i < 100; i++)
+        xfer_progress(xfer);
+    xfer_destroy(xfer);
+}
