@@ -16,7 +16,14 @@
 
 #include "kernels/cpu/linear_avx2.h"
 
-enum { TILE_ROWS = 6, DIRECT_ROWS = 12, CHUNK_ROWS = 96, CHUNK_BLOCKS = 32, PLANE_BYTES = 512 };
+enum {
+    TILE_ROWS = 6,
+    DIRECT_ROWS = 12,
+    CHUNK_ROWS = 96,
+    CHUNK_BLOCKS = 32,
+    PLANE_BYTES = 512,
+    PREFETCH_BYTES = 2048
+};
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -44,6 +51,18 @@ INLINE int32_t load_i32(const void *p)
     return value;
 }
 
+/* sum += pairs of w (unsigned) times b (signed), in 16 bits. In assembly because the compiler, left to itself, turns the
+ * chain of additions into a tree and spills all its products. */
+INLINE __m256i add_products(__m256i sum, __m256i w, __m256i b)
+{
+    __m256i products;
+    __asm__("vpmaddubsw %[b], %[w], %[products]\n\t"
+            "vpaddw %[products], %[sum], %[sum]"
+            : [sum] "+x"(sum), [products] "=&x"(products)
+            : [w] "x"(w), [b] "x"(b));
+    return sum;
+}
+
 /* One group: 4 k of 16 outputs for every row. w: unsigned nibbles. */
 INLINE void add_group(const int R, const int8_t *const *a, size_t k, __m256i w0, __m256i w1,
                       __m256i (*sum)[2])
@@ -51,8 +70,8 @@ INLINE void add_group(const int R, const int8_t *const *a, size_t k, __m256i w0,
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         __m256i b = _mm256_set1_epi32(load_i32(a[r] + k));
-        sum[r][0] = _mm256_add_epi16(sum[r][0], _mm256_maddubs_epi16(w0, b));
-        sum[r][1] = _mm256_add_epi16(sum[r][1], _mm256_maddubs_epi16(w1, b));
+        sum[r][0] = add_products(sum[r][0], w0, b);
+        sum[r][1] = add_products(sum[r][1], w1, b);
     }
 }
 
@@ -79,6 +98,30 @@ INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uin
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
                   sum);
     }
+}
+
+/* A nibble record as it lies. Few rows leave registers free to cut both nibbles from one load; and far ahead of a stream that
+ * memory bounds, a prefetch helps. */
+INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
+                        __m256i (*sum)[2])
+{
+    if (R > 3) {
+        add_nibbles(R, a, k, record, 4, false, sum);
+        add_nibbles(R, a, k + 16, record, 4, true, sum);
+        return;
+    }
+    const __m256i mask = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+        __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
+        _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
+        add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
+                  sum);
+        w0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
+        w1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
+        add_group(R, a, k + 16 + (size_t)g * 4, w0, w1, sum);
+    }
+    _mm_prefetch((const char *)record + CPU_NIBBLE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
 }
 
 INLINE void clear(const int R, __m256i (*sum)[2])
@@ -132,30 +175,46 @@ INLINE __m256 chain_block(const enum cpu_form form, struct scales scales, __m256
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(scales.d, da), chain);
 }
 
+/* Where a block's activations lie in each row, in bytes from the row's start: offsets, so that R row pointers and these few
+ * fit the integer registers. */
+struct offsets {
+    size_t a, da, v0, s;
+};
+
+INLINE struct offsets block_offsets(const struct cpu_acts *acts, size_t block)
+{
+    size_t da = acts->cols + block * sizeof(float);
+    return (struct offsets){block * KERN_BLOCK, da, da + acts->cols / 8, da + acts->cols / 4};
+}
+
+INLINE __m256 broadcast_da(const int8_t *row, struct offsets at)
+{
+    return _mm256_broadcast_ss((const float *)(const void *)(row + at.da));
+}
+
 /* Nibble forms: one block for R rows. */
 INLINE void nibble_block(const int R, const enum cpu_form form, const enum source source,
-                         const struct tile *t, size_t b, const int8_t *const *a,
+                         const struct tile *t, size_t b, const int8_t *const *row,
                          const uint8_t *record)
 {
     __m256i sum[TILE_ROWS][2];
+    struct offsets at = block_offsets(t->acts, t->block + b);
     clear(R, sum);
     if (source == SOURCE_PLANES) {
-        add_plane(R, a, b * KERN_BLOCK, t->planes + b * PLANE_BYTES, sum);
+        add_plane(R, row, at.a, t->planes + b * PLANE_BYTES, sum);
     } else {
-        add_nibbles(R, a, b * KERN_BLOCK, record, 4, false, sum);
-        add_nibbles(R, a, b * KERN_BLOCK + 16, record, 4, true, sum);
+        add_records(R, row, at.a, record, sum);
     }
     const __m256i ones = _mm256_set1_epi16(1);
     struct scales s0 = load_scales(form, record + CPU_NIBBLE_BYTES, 0);
     struct scales s1 = load_scales(form, record + CPU_NIBBLE_BYTES, 1);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-        size_t row = t->row + (size_t)r, block = t->block + b;
         float *chain = t->chain + r * CPU_PANEL;
-        __m256i v0 = _mm256_set1_epi32((int32_t)cpu_acts_v0(t->acts, row)[block]);
-        __m256 da = _mm256_set1_ps(cpu_acts_da(t->acts, row)[block]), s = da;
+        __m256i v0 = _mm256_set1_epi32(load_i32(row[r] + at.v0));
+        __m256 da = broadcast_da(row[r], at), s = da;
         if (form == CPU_FORM_E32_FLOAT)
-            s = _mm256_set1_ps((float)cpu_acts_s(t->acts, row)[block]);
+            s = _mm256_set1_ps((float)load_i32(row[r] + at.s));
         __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), v0);
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), v0);
         _mm256_storeu_ps(chain, chain_block(form, s0, v, da, s, _mm256_loadu_ps(chain)));
@@ -163,39 +222,73 @@ INLINE void nibble_block(const int R, const enum cpu_form form, const enum sourc
     }
 }
 
-/* Byte forms: S = 16 high + low - 128 s. The low plane's sums wait in `low` while the high plane is summed. */
+/* Both planes of a byte record in one pass, for few rows: 8 R sums stay in registers. */
+INLINE void add_byte_record(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
+                            __m256i (*low)[2], __m256i (*high)[2])
+{
+    const __m256i mask = _mm256_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+        __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
+        __m256i h0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
+        __m256i h1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
+        _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
+        add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
+                  low);
+        add_group(R, a, k + (size_t)g * 4, h0, h1, high);
+    }
+    _mm_prefetch((const char *)record + CPU_BYTE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
+}
+
+/* Both planes in two passes: the low plane's sums wait in memory while the high plane is summed; the barrier keeps the
+ * compiler from mixing the two and spilling both. */
+INLINE void add_byte_planes(const int R, const enum source source, const int8_t *const *a, size_t k,
+                            const uint8_t *from, __m256i (*low)[2], __m256i (*high)[2])
+{
+    if (source == SOURCE_PLANES)
+        add_plane(R, a, k, from, high);
+    else
+        add_nibbles(R, a, k, from, 8, false, high);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        low[r][0] = high[r][0];
+        low[r][1] = high[r][1];
+    }
+    __asm__ volatile("" : "+m"(*(__m256i(*)[TILE_ROWS][2])low) : : "memory");
+    clear(R, high);
+    if (source == SOURCE_PLANES)
+        add_plane(R, a, k, from + PLANE_BYTES, high);
+    else
+        add_nibbles(R, a, k, from, 8, true, high);
+}
+
+/* Byte forms: S = 16 high + low - 128 s. */
 INLINE void byte_block(const int R, const enum cpu_form form, const enum source source,
-                       const struct tile *t, size_t b, const int8_t *const *a,
+                       const struct tile *t, size_t b, const int8_t *const *row,
                        const uint8_t *record)
 {
     __m256i sum[TILE_ROWS][2], low[TILE_ROWS][2];
+    struct offsets at = block_offsets(t->acts, t->block + b);
     const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    const uint8_t *planes = t->planes + b * 2 * PLANE_BYTES;
+    clear(R, low);
     clear(R, sum);
-    if (source == SOURCE_PLANES)
-        add_plane(R, a, b * KERN_BLOCK, planes, sum);
+    if (source == SOURCE_RECORDS && R <= 2)
+        add_byte_record(R, row, at.a, record, low, sum);
     else
-        add_nibbles(R, a, b * KERN_BLOCK, record, 8, false, sum);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        int32_t s = cpu_acts_s(t->acts, t->row + (size_t)r)[t->block + b];
-        __m256i start = _mm256_set1_epi32(-128 * s);
-        low[r][0] = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), start);
-        low[r][1] = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), start);
-    }
-    clear(R, sum);
-    if (source == SOURCE_PLANES)
-        add_plane(R, a, b * KERN_BLOCK, planes + PLANE_BYTES, sum);
-    else
-        add_nibbles(R, a, b * KERN_BLOCK, record, 8, true, sum);
+        add_byte_planes(R, source, row, at.a,
+                        source == SOURCE_PLANES ? t->planes + b * 2 * PLANE_BYTES : record, low,
+                        sum);
     struct scales s0 = load_scales(form, record + CPU_BYTE_BYTES, 0);
     struct scales s1 = load_scales(form, record + CPU_BYTE_BYTES, 1);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         float *chain = t->chain + r * CPU_PANEL;
-        __m256 da = _mm256_set1_ps(cpu_acts_da(t->acts, t->row + (size_t)r)[t->block + b]);
-        __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), low[r][0]);
-        __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), low[r][1]);
+        __m256i start = _mm256_set1_epi32(-128 * load_i32(row[r] + at.s));
+        __m256 da = broadcast_da(row[r], at);
+        __m256i v = _mm256_add_epi32(_mm256_madd_epi16(low[r][0], ones), start);
+        __m256i w = _mm256_add_epi32(_mm256_madd_epi16(low[r][1], ones), start);
+        v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), v);
+        w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), w);
         _mm256_storeu_ps(chain, chain_block(form, s0, v, da, da, _mm256_loadu_ps(chain)));
         _mm256_storeu_ps(chain + 8, chain_block(form, s1, w, da, da, _mm256_loadu_ps(chain + 8)));
     }
@@ -204,17 +297,17 @@ INLINE void byte_block(const int R, const enum cpu_form form, const enum source 
 INLINE void tile_blocks(const int R, const enum cpu_form form, const enum source source,
                         const struct tile *t)
 {
-    const int8_t *a[TILE_ROWS];
+    const int8_t *row[TILE_ROWS];
     size_t record_bytes = cpu_form_record_bytes(form);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
-        a[r] = cpu_acts_a(t->acts, t->row + (size_t)r) + t->block * KERN_BLOCK;
+        row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
     for (size_t b = 0; b < t->blocks; b++) {
         const uint8_t *record = t->records + b * record_bytes;
         if (form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT)
-            byte_block(R, form, source, t, b, a, record);
+            byte_block(R, form, source, t, b, row, record);
         else
-            nibble_block(R, form, source, t, b, a, record);
+            nibble_block(R, form, source, t, b, row, record);
     }
 }
 

@@ -91,6 +91,13 @@ static void dequantise(const struct cpu_panel *panel, size_t block, size_t block
     }
 }
 
+/* sum = w * b + sum, rounded once. In assembly: the compiler copies and spills sums that it need not. */
+INLINE __m256 add_product(__m256 sum, __m256 w, __m256 b)
+{
+    __asm__("vfmadd231ps %[b], %[w], %[sum]" : [sum] "+x"(sum) : [w] "x"(w), [b] "x"(b));
+    return sum;
+}
+
 /* R rows: chain[r] += sum over k of w[k] * x[r][k]. */
 INLINE void tile(const int R, const float *x, size_t ld, const float (*w)[CPU_PANEL], size_t count,
                  float (*chain)[CPU_PANEL])
@@ -108,8 +115,8 @@ INLINE void tile(const int R, const float *x, size_t ld, const float (*w)[CPU_PA
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             __m256 b = _mm256_broadcast_ss(row[r] + k);
-            sum[r][0] = _mm256_fmadd_ps(w0, b, sum[r][0]);
-            sum[r][1] = _mm256_fmadd_ps(w1, b, sum[r][1]);
+            sum[r][0] = add_product(sum[r][0], w0, b);
+            sum[r][1] = add_product(sum[r][1], w1, b);
         }
     }
 #pragma GCC unroll 8
@@ -119,8 +126,10 @@ INLINE void tile(const int R, const float *x, size_t ld, const float (*w)[CPU_PA
     }
 }
 
-static void tile_rows(size_t rows, const float *x, size_t ld, const float (*w)[CPU_PANEL],
-                      size_t count, float (*chain)[CPU_PANEL])
+/* Not inlined: constants of the caller's loops would take registers that the sums need. */
+__attribute__((noinline)) static void tile_rows(size_t rows, const float *x, size_t ld,
+                                                const float (*w)[CPU_PANEL], size_t count,
+                                                float (*chain)[CPU_PANEL])
 {
     switch (rows) {
     case 1:

@@ -90,8 +90,10 @@ INLINE void tile(const int R, const float *x, size_t ld, const float (*w)[CPU_PA
         _mm512_storeu_ps(chain[r], sum[r]);
 }
 
-static void tile_rows(size_t rows, const float *x, size_t ld, const float (*w)[CPU_PANEL],
-                      size_t count, float (*chain)[CPU_PANEL])
+/* Not inlined: constants of the caller's loops would take registers that the sums need. */
+__attribute__((noinline)) static void tile_rows(size_t rows, const float *x, size_t ld,
+                                                const float (*w)[CPU_PANEL], size_t count,
+                                                float (*chain)[CPU_PANEL])
 {
     for (; rows >= 12; rows -= 12, x += 12 * ld, chain += 12)
         tile(12, x, ld, w, count, chain);
