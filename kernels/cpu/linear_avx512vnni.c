@@ -26,27 +26,27 @@ struct tile {
     float *chain;                        /* [R][TILE_PANELS][16] */
 };
 
-INLINE __m512i broadcast4(const int8_t *a)
+INLINE int32_t load_i32(const void *p)
 {
-    int32_t word;
-    memcpy(&word, a, sizeof(word));
-    return _mm512_set1_epi32(word);
+    int32_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
 }
 
 /* One group: 4 k of C x 16 outputs for every row. */
-INLINE void add_group(const int R, const int C, const int8_t *a, size_t stride, const __m512i *w,
+INLINE void add_group(const int R, const int C, const int8_t *const *a, size_t k, const __m512i *w,
                       __m512i (*sum)[TILE_PANELS])
 {
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-        __m512i b = broadcast4(a + (size_t)r * stride);
+        __m512i b = _mm512_set1_epi32(load_i32(a[r] + k));
 #pragma GCC unroll 2
         for (int c = 0; c < C; c++)
             sum[r][c] = _mm512_dpbusd_epi32(sum[r][c], w[c], b);
     }
 }
 
-INLINE void add_nibbles(const int R, const int C, const int8_t *a, size_t stride,
+INLINE void add_nibbles(const int R, const int C, const int8_t *const *a, size_t k,
                         const uint8_t *const *record, __m512i (*sum)[TILE_PANELS])
 {
     const __m512i mask = _mm512_set1_epi8(15);
@@ -59,12 +59,12 @@ INLINE void add_nibbles(const int R, const int C, const int8_t *a, size_t stride
             low[c] = _mm512_and_si512(w, mask);
             high[c] = _mm512_and_si512(_mm512_srli_epi16(w, 4), mask);
         }
-        add_group(R, C, a + line * 4, stride, low, sum);
-        add_group(R, C, a + 16 + line * 4, stride, high, sum);
+        add_group(R, C, a, k + (size_t)line * 4, low, sum);
+        add_group(R, C, a, k + 16 + (size_t)line * 4, high, sum);
     }
 }
 
-INLINE void add_lines(const int R, const int C, const int8_t *a, size_t stride,
+INLINE void add_lines(const int R, const int C, const int8_t *const *a, size_t k,
                       const uint8_t *const *lines, __m512i (*sum)[TILE_PANELS])
 {
 #pragma GCC unroll 8
@@ -73,7 +73,7 @@ INLINE void add_lines(const int R, const int C, const int8_t *a, size_t stride,
 #pragma GCC unroll 2
         for (int c = 0; c < C; c++)
             w[c] = _mm512_loadu_si512(lines[c] + g * CPU_LINE_BYTES);
-        add_group(R, C, a + g * 4, stride, w, sum);
+        add_group(R, C, a, k + (size_t)g * 4, w, sum);
     }
 }
 
@@ -115,11 +115,15 @@ INLINE void tile_blocks(const int R, const int C, const enum cpu_form form, cons
                         const struct tile *t)
 {
     const bool bytes = form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT;
-    const size_t record_bytes = cpu_form_record_bytes(form), stride = t->acts->stride_bytes;
-    const int8_t *a0 = cpu_acts_a(t->acts, t->row);
+    const size_t record_bytes = cpu_form_record_bytes(form);
+    const int8_t *row[TILE_ROWS]; /* row starts: the rest are offsets common to all rows */
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
     for (size_t b = 0; b < t->blocks; b++) {
-        size_t block = t->block + b;
-        const int8_t *a = a0 + block * KERN_BLOCK;
+        size_t block = t->block + b, at = block * KERN_BLOCK;
+        size_t at_da = t->acts->cols + block * sizeof(float);
+        size_t at_v0 = at_da + t->acts->cols / 8, at_s = at_da + t->acts->cols / 4;
         const uint8_t *record[TILE_PANELS], *plane[TILE_PANELS];
         __m512i sum[TILE_ROWS][TILE_PANELS];
 #pragma GCC unroll 2
@@ -129,22 +133,19 @@ INLINE void tile_blocks(const int R, const int C, const enum cpu_form form, cons
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            size_t row = t->row + (size_t)r;
-            int32_t start = bytes ? -128 * cpu_acts_s(t->acts, row)[block]
-                                  : (int32_t)cpu_acts_v0(t->acts, row)[block];
+            int32_t start = bytes ? -128 * load_i32(row[r] + at_s) : load_i32(row[r] + at_v0);
 #pragma GCC unroll 2
             for (int c = 0; c < C; c++)
                 sum[r][c] = _mm512_set1_epi32(start);
         }
         if (bytes || planes)
-            add_lines(R, C, a, stride, plane, sum);
+            add_lines(R, C, row, at, plane, sum);
         else
-            add_nibbles(R, C, a, stride, record, sum);
+            add_nibbles(R, C, row, at, record, sum);
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            size_t row = t->row + (size_t)r;
-            float da = cpu_acts_da(t->acts, row)[block];
-            int32_t s = form == CPU_FORM_E32_FLOAT ? cpu_acts_s(t->acts, row)[block] : 0;
+            float da = mathf_from_bits((uint32_t)load_i32(row[r] + at_da));
+            int32_t s = form == CPU_FORM_E32_FLOAT ? load_i32(row[r] + at_s) : 0;
 #pragma GCC unroll 2
             for (int c = 0; c < C; c++)
                 chain_block(form, record[c] + (bytes ? CPU_BYTE_BYTES : CPU_NIBBLE_BYTES),
