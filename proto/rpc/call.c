@@ -124,12 +124,8 @@ static void call_settle(struct rpc_call *call)
 
 static void batch_post(struct rpc_call *call, const grpc_op *ops, size_t count, struct rpc_tag *tag)
 {
-    rpc_tag_out(call->rpc, tag);
     call->batches++;
-    grpc_call_error error = grpc_call_start_batch(call->call, ops, count, tag, NULL);
-    /* what could be refused (two reads, illegal metadata, …) was checked before */
-    assert(error == GRPC_CALL_OK);
-    (void)error;
+    rpc_batch_post(call->rpc, call->call, ops, count, tag);
 }
 
 /* False when nothing but the end may be told any more. */

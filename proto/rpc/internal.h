@@ -35,15 +35,18 @@ struct rpc {
     pthread_t thread;
     _Atomic(struct rpc_tag *) stack; /* pushed by the RPC thread, taken whole by the loop */
     struct loop_waker waker;
-    struct loop_hook hook;
-    size_t tags_out; /* given to gRPC core and not back yet */
+    struct loop_hook take_hook, prepare_hook;
+    struct rpc_tag *ready, **ready_end; /* completed on this thread, oldest first */
+    size_t tags_out;                    /* given to gRPC core and not back yet */
     struct list servers, channels;
 };
 
 /* Call it before each use of `tag` in a batch or a request. */
 void rpc_tag_out(struct rpc *rpc, struct rpc_tag *tag);
-/* The batch was refused after all. */
-void rpc_tag_back(struct rpc *rpc);
+/* Posts a batch. What completes while it is posted (a write that the socket took, a message that was there already) comes
+ * back to this thread without a detour by the RPC thread, and is told in the next RECEIVE phase, or later in this one. */
+void rpc_batch_post(struct rpc *rpc, grpc_call *call, const grpc_op *ops, size_t count,
+                    struct rpc_tag *tag);
 
 /* --- calls --- */
 
