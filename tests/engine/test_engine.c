@@ -98,7 +98,7 @@ TEST(engine, events_come_in_order)
  * touch the pages: they are filled by hand then, and must stay as they are. */
 TEST(engine, cancel_within_a_layer)
 {
-    enum { ROUNDS = 150 };
+    enum { ROUNDS = 60 };
     struct model_file *model = harness_model();
     struct engine_options options = options_make();
     options.threads = 2;
