@@ -60,6 +60,8 @@ void buf_printf(struct buf *buf, const char *format, ...)
 
 void buf_consume(struct buf *buf, size_t bytes)
 {
+    if (bytes == 0)
+        return; /* an empty buffer has no memory to move */
     memmove(buf->data, buf->data + bytes, buf->bytes - bytes);
     buf->bytes -= bytes;
 }
