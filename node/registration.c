@@ -181,8 +181,9 @@ static void welcomed(struct registration *r, const Baton__Node__V1__Welcome *wel
     r->heartbeat_ns = (welcome->heartbeat_ms ? welcome->heartbeat_ms : 250) * NS_PER_MS;
     r->stop_after_ns = (welcome->stop_after_ms ? welcome->stop_after_ms : 2000) * NS_PER_MS;
     r->backoff_ns = r->options.backoff_min_ns;
-    /* until a heartbeat is answered, Register (sent_ns[0]) counts as one */
-    r->answered_sent_ns = r->sent_ns[0];
+    /* The first heartbeat goes out at once, and until one is answered its time counts. Not Register's: that may have waited
+     * for seconds in a channel that had no router to talk to. */
+    r->answered_sent_ns = clock_now_ns();
     loop_timer_set(&r->stop, r->answered_sent_ns + r->stop_after_ns);
     r->handler.welcome(r->handler.context, welcome);
     registration_beat(r);
@@ -306,7 +307,6 @@ static void connect_now(void *context)
     register_.identity = &identity;
     register_.incarnation = random_u64();
     r->number = r->answered = 0;
-    r->sent_ns[0] = clock_now_ns();
     r->handler.fill(r->handler.context, register_.incarnation, &register_);
     Baton__Node__V1__NodeMessage message = BATON__NODE__V1__NODE_MESSAGE__INIT;
     message.kind_case = BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_;
