@@ -240,13 +240,6 @@ static void seek(struct core *core, struct request *r)
     struct placement_request want = want_of(core, r);
     struct placement_view view = registry_view(&core->registry);
     want.prefill_only = false;
-    /* a node where an earlier leg of this very attempt is still ending cannot hold another one */
-    list_for_each(it, &r->legs)
-    {
-        const struct leg *leg = container_of(it, struct leg, request_link);
-        if (leg->id.high == r->attempt.high && leg->id.low == r->attempt.low && leg != r->source)
-            core->registry.placement_nodes[leg->node->slot].held = true;
-    }
     size_t decode;
     switch (placement_choose_decode(&view, &want, r->source->node->slot, SIZE_MAX, &decode)) {
     case PLACEMENT_FOUND:

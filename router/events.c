@@ -209,7 +209,8 @@ static void leg_ended(struct core *core, struct leg *leg)
     /* else: D has everything, P's part is over */
 }
 
-/* An older request on that node took its pages. */
+/* An older request on that node took its pages. The same attempt is never offered again to a node that was told End: its
+ * ENDED says which attempt, not which assignment. So where D has lost its reservation the request queues again. */
 static void leg_dropped(struct core *core, struct leg *leg)
 {
     struct request *r = leg->request;
@@ -217,13 +218,10 @@ static void leg_dropped(struct core *core, struct leg *leg)
     bool was_source = r->source == leg;
     leg_end(core, leg, "dropped");
     node_hold(&core->registry, node, true);
-    if (was_source && r->sink && r->state != REQUEST_STREAMING)
+    if (was_source && r->state == REQUEST_STREAMING)
+        return; /* its part was over */
+    if (was_source && r->sink)
         attempt_settle(core, r); /* what D has may be all of it */
-    else if (was_source && r->state == REQUEST_STREAMING)
-        return;
-    else if (!was_source && r->source &&
-             (r->state == REQUEST_PLACED || r->state == REQUEST_HANDING_OFF))
-        attempt_seek(core, r);
     else
         request_requeue(core, r, true);
 }

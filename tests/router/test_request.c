@@ -536,7 +536,24 @@ TEST(request, lateness_of_the_router_is_no_silence_of_the_nodes)
     pair_finish(&pair);
 }
 
-TEST(request, dropped_sources_ask_d_and_dropped_reservations_seek_another)
+TEST(request, a_dropped_source_asks_d)
+{
+    struct pair pair = {0};
+    pair_place(&pair, 1, 4);
+    pair_accept(&pair);
+    say(&pair.world, pair.p, pair.to_p->attempt, 0, GO);
+    fake_report(&pair.world, pair.p, pair.to_p->attempt, BATON__NODE__V1__REPORT__KIND__DROPPED);
+    CHECK(same_id(fake_end_heard(pair.p), pair.to_p->attempt));
+    CHECK(fake_heard(pair.d, SETTLE));
+    fake_report(&pair.world, pair.d, pair.to_d->attempt, BATON__NODE__V1__REPORT__KIND__COMPLETE);
+    for (uint32_t i = 0; i < 4; i++)
+        say(&pair.world, pair.d, pair.to_d->attempt, i, i == 3 ? END : GO);
+    check_ids(&pair.client, 4);
+    CHECK_INT(pair.r->deaths, 0);
+    pair_finish(&pair);
+}
+
+TEST(request, a_dropped_reservation_queues_again)
 {
     struct pair pair = {0};
     pair_place(&pair, 2, 4);
@@ -544,18 +561,11 @@ TEST(request, dropped_sources_ask_d_and_dropped_reservations_seek_another)
         pair.d == &pair.world.nodes[1] ? &pair.world.nodes[2] : &pair.world.nodes[1];
     pair_accept(&pair);
     say(&pair.world, pair.p, pair.to_p->attempt, 0, GO);
-    fake_report(&pair.world, pair.d, pair.to_d->attempt, BATON__NODE__V1__REPORT__KIND__DROPPED);
-    CHECK(same_id(fake_end_heard(pair.d), pair.to_d->attempt));
-    const Baton__Node__V1__Assign *offer = fake_assigned(other);
-    CHECK(offer && same_id(offer->attempt, pair.to_p->attempt));
-    CHECK(fake_heard(other, FIRST));
-    fake_accept(&pair.world, other, offer);
-    fake_report(&pair.world, pair.p, pair.to_p->attempt, BATON__NODE__V1__REPORT__KIND__DROPPED);
-    CHECK(fake_heard(other, SETTLE));
-    fake_report(&pair.world, other, offer->attempt, BATON__NODE__V1__REPORT__KIND__COMPLETE);
-    for (uint32_t i = 0; i < 4; i++)
-        say(&pair.world, other, offer->attempt, i, i == 3 ? END : GO);
-    check_ids(&pair.client, 4);
+    Baton__Node__V1__AttemptId id = fake_id(pair.to_p->attempt);
+    fake_report(&pair.world, pair.d, &id, BATON__NODE__V1__REPORT__KIND__DROPPED);
+    CHECK(same_id(fake_end_heard(pair.d), &id) && same_id(fake_end_heard(pair.p), &id));
+    const Baton__Node__V1__Assign *again = fake_assigned(other);
+    CHECK(again && !same_id(again->attempt, &id) && again->n_generated == 1);
     CHECK_INT(pair.r->deaths, 0);
     pair_finish(&pair);
 }
