@@ -101,10 +101,25 @@ static void end_describe(struct rpc_call *call, struct rpc_end *end)
     end->cancelled |= call->code == GRPC_STATUS_CANCELLED;
 }
 
+/* False when nothing but the end may be told any more. */
+static bool call_live(const struct rpc_call *call)
+{
+    if (call->cancelled_here)
+        return false;
+    return call->channel || (!call->close_wanted && !call->close_sent && !call->ended);
+}
+
 static void call_settle(struct rpc_call *call)
 {
     if (!call->ended || call->batches)
         return;
+    /* the status may come before the read that would have found the end of a client's stream */
+    if (call->channel && call->handler->kind != RPC_UNARY && !call->peer_done &&
+        call->code == GRPC_STATUS_OK && call_live(call)) {
+        call->peer_done = true;
+        if (call->handler->on_half_close)
+            call->handler->on_half_close(call->context, call);
+    }
     struct rpc_end end;
     end_describe(call, &end);
     if (call->handler->on_closed)
@@ -126,14 +141,6 @@ static void batch_post(struct rpc_call *call, const grpc_op *ops, size_t count, 
 {
     call->batches++;
     rpc_batch_post(call->rpc, call->call, ops, count, tag);
-}
-
-/* False when nothing but the end may be told any more. */
-static bool call_live(const struct rpc_call *call)
-{
-    if (call->cancelled_here)
-        return false;
-    return call->channel || (!call->close_wanted && !call->close_sent && !call->ended);
 }
 
 static void end_done(void *context, bool ok)

@@ -12,7 +12,8 @@
 
 enum {
     BACKOFF_INITIAL_MS = 100,
-    BACKOFF_MS = 500,
+    BACKOFF_MAX_MS = 500,
+    CONNECT_TIMEOUT_MS = 2000,
     MESSAGE_BYTES_DEFAULT = 64 << 20,
     RESOLVE_INTERVAL_MS = 500,
 };
@@ -30,10 +31,11 @@ static grpc_channel *channel_make(const char *target, const struct rpc_channel_o
 #define OR_DEFAULT(value, fallback) ((value) ? (value) : (fallback))
     args[count++] = int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
                             OR_DEFAULT(options->backoff_initial_ms, BACKOFF_INITIAL_MS));
-    args[count++] =
-        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, OR_DEFAULT(options->backoff_min_ms, BACKOFF_MS));
-    args[count++] =
-        int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, OR_DEFAULT(options->backoff_max_ms, BACKOFF_MS));
+    args[count++] = int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS,
+                            OR_DEFAULT(options->backoff_max_ms, BACKOFF_MAX_MS));
+    /* despite its name: how long one try may take (20 s if unset); too short, and a busy machine cannot connect */
+    args[count++] = int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                            OR_DEFAULT(options->connect_timeout_ms, CONNECT_TIMEOUT_MS));
 #undef OR_DEFAULT
     args[count++] =
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, bytes > INT_MAX ? INT_MAX : (int)bytes);

@@ -190,9 +190,10 @@ enum rpc_channel_state {
 };
 
 struct rpc_channel_options {
-    int backoff_initial_ms, backoff_min_ms, backoff_max_ms; /* 0: 100, 500, 500 */
-    size_t message_bytes_max;                               /* of a response; 0: 64 MiB */
-    int keepalive_ms;                                       /* 0: gRPC's default (never) */
+    int backoff_initial_ms, backoff_max_ms; /* between tries to connect; 0: 100, 500 */
+    int connect_timeout_ms;                 /* of one try; 0: 2000 */
+    size_t message_bytes_max;               /* of a response; 0: 64 MiB */
+    int keepalive_ms;                       /* 0: gRPC's default (never) */
     /* Connect at once and stay connected: a broken connection is tried again without a call asking
      * for it. */
     bool stay_connected;

@@ -12,7 +12,8 @@ void fixture_init(struct fixture *f, const struct rpc_server_options *options)
 {
     struct err err = ERR_INIT;
     struct rpc_server_options defaults = {.address = "127.0.0.1:0"};
-    struct rpc_channel_options channel = {.on_state = state_seen, .context = f};
+    struct rpc_channel_options channel = {
+        .on_state = state_seen, .context = f, .connect_timeout_ms = 10000};
     *f = (struct fixture){0};
     bool ok = !loop_create(&f->loop, &err) && !rpc_create(f->loop, &f->rpc, &err) &&
               !rpc_server_create(f->rpc, options ? options : &defaults, &f->server, &err) &&

@@ -137,8 +137,12 @@ TEST(rpc, slow_reader_holds_back_its_own_stream_only)
     memset(text, 't', 1000);
     text[1000] = '\0';
     fixture_generate(&f, &slow, &stream_seen_unread, text, 10000, 0);
-    fixture_turn(&f, 300 * NS_PER_MS);
-    size_t taken = f.echo.generated;
+    fixture_wait(&f, &f.echo.generated);
+    size_t taken = 0;
+    while (taken != f.echo.generated) {
+        taken = f.echo.generated;
+        fixture_turn(&f, 200 * NS_PER_MS);
+    }
     /* 10 MB wait; windows and buffers hold some of it, not all */
     CHECK_MSG(taken > 10 && taken < 5000, "the transport took %zu messages", taken);
     fixture_generate(&f, &quick, &stream_seen, text, 500, 0);
@@ -278,7 +282,11 @@ TEST(rpc, abort_ends_a_stream_that_nobody_reads)
     memset(text, 't', 1000);
     text[1000] = '\0';
     fixture_generate(&f, &seen, &stream_seen_unread, text, 0, 0);
-    fixture_turn(&f, 200 * NS_PER_MS); /* the windows are full now */
+    fixture_wait(&f, &f.echo.generated);
+    for (size_t before = 0; before != f.echo.generated;) { /* until the windows are full */
+        before = f.echo.generated;
+        fixture_turn(&f, 200 * NS_PER_MS);
+    }
     CHECK_INT(f.echo.closed, 0);
     rpc_call_abort(f.echo.last_call, GRPC_CODE_CANCELLED, "took nothing for 30 s");
     fixture_wait(&f, &f.echo.closed);
