@@ -342,7 +342,6 @@ struct fixture *fixture_start(const struct fixture_options *options)
     CHECK_MSG(!rpc_server_create(fixture->rpc, &server, &fixture->server, &err), "%s", err.message);
     CHECK(!rpc_server_add(fixture->server, "/baton.node.v1.Registry/Connect", &router_handler,
                           fixture, &err));
-    CHECK(!rpc_server_start(fixture->server, &err));
     CHECK(!xfer_hub_create(1, 8, &fixture->hub, &err));
     xfer_hub_set_automatic(fixture->hub, true);
     CHECK_MSG(!model_open(path, &fixture->model, &err), "%s", err.message);
@@ -350,6 +349,8 @@ struct fixture *fixture_start(const struct fixture_options *options)
         node_make(fixture, i, options, rpc_server_port(fixture->server));
     for (int i = 0; i < options->nodes; i++)
         node_start(fixture->nodes[i]);
+    fixture_turn(fixture, options->router_late_ns);
+    CHECK(!rpc_server_start(fixture->server, &err));
     fixture_until(fixture, all_met, NULL, "the nodes to meet");
     return fixture;
 }

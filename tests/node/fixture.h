@@ -64,6 +64,7 @@ struct fixture_options {
     int nodes;
     const char *backend;
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
+    uint64_t router_late_ns; /* the router takes no calls for so long */
 };
 
 /* Starts everything and waits until all nodes are registered and have met. Skips the test without BATON_NODE_TEST_MODEL. */

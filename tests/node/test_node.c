@@ -383,6 +383,17 @@ TEST(node, work_dies_with_its_stream)
     fixture_stop(fixture);
 }
 
+/* Register waits in the channel for longer than the stop time: that is not the router's silence. */
+TEST(node, a_router_that_comes_late_is_registered_at_once)
+{
+    struct fixture *fixture =
+        fixture_start(&(struct fixture_options){.nodes = 1, .router_late_ns = 1500 * NS_PER_MS});
+    fixture_turn(fixture, 1500 * NS_PER_MS);
+    CHECK_INT(fixture->streams[0].registrations, 1);
+    CHECK_INT(metric_value(fixture->nodes[0]->counted.self_stops), 0);
+    fixture_stop(fixture);
+}
+
 /* The thread of the loop is held up for longer than the stop time, with a finished answer waiting in the engine: it stops first. */
 TEST(node, waking_late_it_stops_before_it_speaks)
 {
