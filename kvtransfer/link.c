@@ -283,7 +283,7 @@ static void on_peer_failed(void *context, void *peer_context, struct xfer_peer *
 {
     struct kv_links *links = context;
     struct kv_link *link = peer_context;
-    if (link->peer != peer)
+    if (!link || link->peer != peer)
         return;
     links->counters.links_failed++;
     link_fail(link, status);
@@ -292,7 +292,7 @@ static void on_peer_failed(void *context, void *peer_context, struct xfer_peer *
 static void on_peer_closed(void *context, void *peer_context, struct xfer_peer *peer)
 {
     struct kv_link *link = peer_context;
-    if (link->peer == peer) /* else it was quarantined, and has come back after all */
+    if (link && link->peer == peer) /* else it was quarantined, and has come back after all */
         link_closed(link);
 }
 

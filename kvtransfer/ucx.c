@@ -602,8 +602,8 @@ static enum status context_create(struct ucx_xfer *ucx, const struct xfer_option
         {"TLS", layers[choice->transport]},
         {"NET_DEVICES", shm ? NULL : choice->device},
         {"MM_ERROR_HANDLING", shm ? "y" : NULL},
-        {"TCP_PUT_ENABLE", shm || rdma ? NULL : "n"},
-        {"TCP_PORT_RANGE", shm || rdma ? NULL : options->port_range},
+        {"PUT_ENABLE", shm || rdma ? NULL : "n"}, /* UCX_TCP_...: here without the layer's prefix */
+        {"PORT_RANGE", shm || rdma ? NULL : options->port_range},
         {"RNDV_SCHEME", rdma ? "get_zcopy" : NULL}, /* D reads; a frozen P has nothing to write */
         {"PROTO_ENABLE", "n"},
         {"KEEPALIVE_INTERVAL", "1s"},
@@ -650,6 +650,10 @@ static enum status worker_create(struct ucx_xfer *ucx, const struct ucx_choice *
         return err_set(err, STATUS_CONFIG, "transport: %s on %s: %s%s%s",
                        xfer_transport_text(choice->transport), choice->device,
                        ucs_status_string(status), ucx_said[0] ? ": " : "", ucx_said);
+    /* A setting that no layer took is only warned of; one of ours would be missing. */
+    if (strstr(ucx_said, "invalid configuration"))
+        return err_set(err, STATUS_CONFIG, "transport: %s: UCX %s does not take a setting: %s",
+                       xfer_transport_text(choice->transport), xfer_ucx_version(), ucx_said);
     status = ucp_worker_get_efd(ucx->worker, &ucx->event_fd);
     if (status != UCS_OK)
         return err_set(err, STATUS_INTERNAL, "kv worker: no event descriptor: %s",
