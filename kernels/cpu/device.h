@@ -2,8 +2,9 @@
  *
  *     loop thread ── cpu_stream_push ─▶ ring of commands ─▶ stream thread ─▶ cpu_pool_run ─▶ workers
  *
- * The opaque variant is the same code with two differences: every region of memory is unreadable (PROT_NONE) unless a
- * stream is running commands, and a stream runs only as far as an armed or awaited event.
+ * The opaque variant is the same code with two differences: every region (buffers, activations, KV; weights have no host
+ * view in any backend) is unreadable (PROT_NONE) unless a stream is running commands, and a stream runs only as far as an
+ * armed or awaited event.
  *
  * Owner: fields say who writes them; the rest is fixed after creation. */
 #ifndef BATON_KERNELS_CPU_DEVICE_H
