@@ -18,6 +18,7 @@
 
 enum {
     TILE_ROWS = 6,
+    WILD_ROWS = 2,
     DIRECT_ROWS = 12,
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
@@ -27,10 +28,16 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* What the compiler must know of a form; what is left (where scales lie) is read from the tile at run time, or the number of
+ * instances, and the time to compile them, would double. Rows of wild scales are rare: two heights do. */
+enum kind { KIND_NIBBLE, KIND_BYTE, KIND_WILD };
+
 /* How a tile finds its weights. */
 enum source { SOURCE_RECORDS, SOURCE_PLANES };
 
 struct tile {
+    enum cpu_form form;
+    size_t record_bytes;
     const struct cpu_acts *acts;
     size_t row;             /* the first */
     size_t block, blocks;   /* the first, and how many */
@@ -131,48 +138,42 @@ INLINE void clear(const int R, __m256i (*sum)[2])
         sum[r][0] = sum[r][1] = _mm256_setzero_si256();
 }
 
-/* The scales of one half panel: a is (k, M) pairs or d, b is c. */
+/* The scales of one half panel: (k, M) pairs, or d and c. */
 struct scales {
     __m256i pair;
     __m256 d, c;
 };
 
-INLINE struct scales load_scales(const enum cpu_form form, const uint8_t *p, const int half)
+INLINE struct scales load_scales(const enum kind kind, enum cpu_form form, const uint8_t *p,
+                                 const int half)
 {
     struct scales s = {0};
-    switch (form) {
-    case CPU_FORM_E32_PAIR:
-        s.pair = load(p + half * 32);
-        break;
-    case CPU_FORM_E32_SINGLE:
-        s.pair = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p + half * 16)));
-        break;
-    case CPU_FORM_E32_FLOAT:
+    if (kind == KIND_WILD) {
         s.d = _mm256_loadu_ps((const void *)(p + half * 32));
         s.c = _mm256_loadu_ps((const void *)(p + 64 + half * 32));
-        break;
-    case CPU_FORM_BYTE_HALF:
+    } else if (kind == KIND_NIBBLE && form == CPU_FORM_E32_PAIR) {
+        s.pair = load(p + half * 32);
+    } else if (kind == KIND_NIBBLE) {
+        s.pair = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(p + half * 16)));
+    } else if (form == CPU_FORM_BYTE_HALF) {
         s.d = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + half * 16)));
-        break;
-    default:
+    } else {
         s.d = _mm256_loadu_ps((const void *)(p + half * 32));
-        break;
     }
     return s;
 }
 
 /* One block of the chain for 8 outputs of one row, from the block's integer sum: v for nibbles, S for bytes. */
-INLINE __m256 chain_block(const enum cpu_form form, struct scales scales, __m256i sum, __m256 da,
+INLINE __m256 chain_block(const enum kind kind, struct scales scales, __m256i sum, __m256 da,
                           __m256 s, __m256 chain)
 {
-    if (form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE)
+    if (kind == KIND_NIBBLE)
         return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(sum, scales.pair)), da, chain);
-    if (form == CPU_FORM_E32_FLOAT) {
-        __m256 low = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(sum, 16), 16));
-        __m256 t = _mm256_fmadd_ps(scales.d, low, _mm256_mul_ps(scales.c, s));
-        return _mm256_fmadd_ps(t, da, chain);
-    }
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(scales.d, da), chain);
+    if (kind == KIND_BYTE)
+        return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(scales.d, da), chain);
+    __m256 low = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(sum, 16), 16));
+    __m256 t = _mm256_fmadd_ps(scales.d, low, _mm256_mul_ps(scales.c, s));
+    return _mm256_fmadd_ps(t, da, chain);
 }
 
 /* Where a block's activations lie in each row, in bytes from the row's start: offsets, so that R row pointers and these few
@@ -193,7 +194,7 @@ INLINE __m256 broadcast_da(const int8_t *row, struct offsets at)
 }
 
 /* Nibble forms: one block for R rows. */
-INLINE void nibble_block(const int R, const enum cpu_form form, const enum source source,
+INLINE void nibble_block(const int R, const enum kind kind, const enum source source,
                          const struct tile *t, size_t b, const int8_t *const *row,
                          const uint8_t *record)
 {
@@ -206,19 +207,19 @@ INLINE void nibble_block(const int R, const enum cpu_form form, const enum sourc
         add_records(R, row, at.a, record, sum);
     }
     const __m256i ones = _mm256_set1_epi16(1);
-    struct scales s0 = load_scales(form, record + CPU_NIBBLE_BYTES, 0);
-    struct scales s1 = load_scales(form, record + CPU_NIBBLE_BYTES, 1);
+    struct scales s0 = load_scales(kind, t->form, record + CPU_NIBBLE_BYTES, 0);
+    struct scales s1 = load_scales(kind, t->form, record + CPU_NIBBLE_BYTES, 1);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         float *chain = t->chain + r * CPU_PANEL;
         __m256i v0 = _mm256_set1_epi32(load_i32(row[r] + at.v0));
         __m256 da = broadcast_da(row[r], at), s = da;
-        if (form == CPU_FORM_E32_FLOAT)
+        if (kind == KIND_WILD)
             s = _mm256_set1_ps((float)load_i32(row[r] + at.s));
         __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), v0);
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), v0);
-        _mm256_storeu_ps(chain, chain_block(form, s0, v, da, s, _mm256_loadu_ps(chain)));
-        _mm256_storeu_ps(chain + 8, chain_block(form, s1, w, da, s, _mm256_loadu_ps(chain + 8)));
+        _mm256_storeu_ps(chain, chain_block(kind, s0, v, da, s, _mm256_loadu_ps(chain)));
+        _mm256_storeu_ps(chain + 8, chain_block(kind, s1, w, da, s, _mm256_loadu_ps(chain + 8)));
     }
 }
 
@@ -263,7 +264,7 @@ INLINE void add_byte_planes(const int R, const enum source source, const int8_t 
 }
 
 /* Byte forms: S = 16 high + low - 128 s. */
-INLINE void byte_block(const int R, const enum cpu_form form, const enum source source,
+INLINE void byte_block(const int R, const enum kind kind, const enum source source,
                        const struct tile *t, size_t b, const int8_t *const *row,
                        const uint8_t *record)
 {
@@ -278,8 +279,8 @@ INLINE void byte_block(const int R, const enum cpu_form form, const enum source 
         add_byte_planes(R, source, row, at.a,
                         source == SOURCE_PLANES ? t->planes + b * 2 * PLANE_BYTES : record, low,
                         sum);
-    struct scales s0 = load_scales(form, record + CPU_BYTE_BYTES, 0);
-    struct scales s1 = load_scales(form, record + CPU_BYTE_BYTES, 1);
+    struct scales s0 = load_scales(kind, t->form, record + CPU_BYTE_BYTES, 0);
+    struct scales s1 = load_scales(kind, t->form, record + CPU_BYTE_BYTES, 1);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         float *chain = t->chain + r * CPU_PANEL;
@@ -289,87 +290,103 @@ INLINE void byte_block(const int R, const enum cpu_form form, const enum source 
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(low[r][1], ones), start);
         v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), v);
         w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), w);
-        _mm256_storeu_ps(chain, chain_block(form, s0, v, da, da, _mm256_loadu_ps(chain)));
-        _mm256_storeu_ps(chain + 8, chain_block(form, s1, w, da, da, _mm256_loadu_ps(chain + 8)));
+        _mm256_storeu_ps(chain, chain_block(kind, s0, v, da, da, _mm256_loadu_ps(chain)));
+        _mm256_storeu_ps(chain + 8, chain_block(kind, s1, w, da, da, _mm256_loadu_ps(chain + 8)));
     }
 }
 
-INLINE void tile_blocks(const int R, const enum cpu_form form, const enum source source,
+INLINE void tile_blocks(const int R, const enum kind kind, const enum source source,
                         const struct tile *t)
 {
     const int8_t *row[TILE_ROWS];
-    size_t record_bytes = cpu_form_record_bytes(form);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
     for (size_t b = 0; b < t->blocks; b++) {
-        const uint8_t *record = t->records + b * record_bytes;
-        if (form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT)
-            byte_block(R, form, source, t, b, row, record);
+        const uint8_t *record = t->records + b * t->record_bytes;
+        if (kind == KIND_BYTE)
+            byte_block(R, kind, source, t, b, row, record);
         else
-            nibble_block(R, form, source, t, b, row, record);
+            nibble_block(R, kind, source, t, b, row, record);
     }
 }
 
-/* The compiler needs R and the form as constants, to keep the sums in registers. */
-INLINE void tile_rows(size_t rows, const enum cpu_form form, const enum source source,
+/* The compiler needs R as a constant, to keep the sums in registers. */
+INLINE void tile_rows(size_t rows, const enum kind kind, const enum source source,
                       const struct tile *t)
 {
     switch (rows) {
     case 1:
-        tile_blocks(1, form, source, t);
+        tile_blocks(1, kind, source, t);
         break;
     case 2:
-        tile_blocks(2, form, source, t);
+        tile_blocks(2, kind, source, t);
         break;
     case 3:
-        tile_blocks(3, form, source, t);
+        tile_blocks(3, kind, source, t);
         break;
     case 4:
-        tile_blocks(4, form, source, t);
+        tile_blocks(4, kind, source, t);
         break;
     case 5:
-        tile_blocks(5, form, source, t);
+        tile_blocks(5, kind, source, t);
         break;
     default:
-        tile_blocks(6, form, source, t);
+        tile_blocks(TILE_ROWS, kind, source, t);
         break;
     }
 }
 
-#define DEFINE_TILE(name, form)                                   \
-    static void name##_records(size_t rows, const struct tile *t) \
-    {                                                             \
-        tile_rows(rows, form, SOURCE_RECORDS, t);                 \
-    }                                                             \
-    static void name##_planes(size_t rows, const struct tile *t)  \
-    {                                                             \
-        tile_rows(rows, form, SOURCE_PLANES, t);                  \
-    }
-DEFINE_TILE(pair, CPU_FORM_E32_PAIR)
-DEFINE_TILE(single, CPU_FORM_E32_SINGLE)
-DEFINE_TILE(wild, CPU_FORM_E32_FLOAT)
-DEFINE_TILE(byte_half, CPU_FORM_BYTE_HALF)
-DEFINE_TILE(byte_float, CPU_FORM_BYTE_FLOAT)
+static void nibble_records(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, KIND_NIBBLE, SOURCE_RECORDS, t);
+}
+
+static void nibble_planes(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, KIND_NIBBLE, SOURCE_PLANES, t);
+}
+
+static void byte_records(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, KIND_BYTE, SOURCE_RECORDS, t);
+}
+
+static void byte_planes(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, KIND_BYTE, SOURCE_PLANES, t);
+}
+
+static void wild_records(size_t rows, const struct tile *t)
+{
+    if (rows == 1)
+        tile_blocks(1, KIND_WILD, SOURCE_RECORDS, t);
+    else
+        tile_blocks(WILD_ROWS, KIND_WILD, SOURCE_RECORDS, t);
+}
+
+static enum kind kind_of(enum cpu_form form)
+{
+    if (form == CPU_FORM_E32_FLOAT)
+        return KIND_WILD;
+    return form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE ? KIND_NIBBLE : KIND_BYTE;
+}
 
 static void (*const tiles[][2])(size_t rows, const struct tile *t) = {
-    [CPU_FORM_E32_PAIR] = {pair_records, pair_planes},
-    [CPU_FORM_E32_SINGLE] = {single_records, single_planes},
-    [CPU_FORM_E32_FLOAT] = {wild_records, wild_planes},
-    [CPU_FORM_BYTE_HALF] = {byte_half_records, byte_half_planes},
-    [CPU_FORM_BYTE_FLOAT] = {byte_float_records, byte_float_planes},
+    [KIND_NIBBLE] = {nibble_records, nibble_planes},
+    [KIND_BYTE] = {byte_records, byte_planes},
+    [KIND_WILD] = {wild_records, NULL},
 };
 
 /* Nibble records into planes in order of k; byte records into a low and a high plane a block. */
-static void unpack(enum cpu_form form, const uint8_t *records, size_t blocks, uint8_t *planes)
+static void unpack(enum kind kind, const struct tile *t, uint8_t *planes)
 {
     const __m256i mask = _mm256_set1_epi8(15);
-    bool bytes = form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT;
-    size_t lines = bytes ? 16 : 8, record_bytes = cpu_form_record_bytes(form);
-    for (size_t b = 0; b < blocks; b++) {
-        uint8_t *low = planes + b * lines * 64, *high = low + lines / 2 * 64;
-        for (size_t i = 0; i < lines / 2 * 64; i += 32) {
-            __m256i w = load(records + b * record_bytes + i);
+    size_t half = kind == KIND_BYTE ? CPU_BYTE_BYTES : CPU_NIBBLE_BYTES;
+    for (size_t b = 0; b < t->blocks; b++) {
+        uint8_t *low = planes + b * 2 * half, *high = low + half;
+        for (size_t i = 0; i < half; i += 32) {
+            __m256i w = load(t->records + b * t->record_bytes + i);
             _mm256_store_si256((void *)(low + i), _mm256_and_si256(w, mask));
             _mm256_store_si256((void *)(high + i), _mm256_and_si256(_mm256_srli_epi16(w, 4), mask));
         }
@@ -377,15 +394,16 @@ static void unpack(enum cpu_form form, const uint8_t *records, size_t blocks, ui
 }
 
 /* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. */
-static void run_tiles(enum cpu_form form, size_t row, size_t rows, float (*chain)[CPU_PANEL],
+static void run_tiles(enum kind kind, size_t row, size_t rows, float (*chain)[CPU_PANEL],
                       struct tile t)
 {
-    size_t count = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    size_t tallest = kind == KIND_WILD ? WILD_ROWS : TILE_ROWS,
+           count = (rows + tallest - 1) / tallest;
     for (size_t i = 0, done = 0; i < count; i++) {
         size_t height = (rows - done) / (count - i);
         t.row = row + done;
         t.chain = chain[done];
-        tiles[form][t.planes ? SOURCE_PLANES : SOURCE_RECORDS](height, &t);
+        tiles[kind][t.planes ? SOURCE_PLANES : SOURCE_RECORDS](height, &t);
         done += height;
     }
 }
@@ -396,19 +414,20 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
     _Alignas(64) float chain[CHUNK_ROWS][CPU_PANEL];
     _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
     memset(chain, 0, rows * sizeof(chain[0]));
-    bool bytes = panel->form == CPU_FORM_BYTE_HALF || panel->form == CPU_FORM_BYTE_FLOAT;
-    bool direct = rows <= DIRECT_ROWS;
-    size_t step = direct ? panel->blocks : bytes ? CHUNK_BLOCKS / 2 : CHUNK_BLOCKS;
+    enum kind kind = kind_of(panel->form);
+    bool direct = rows <= DIRECT_ROWS || kind == KIND_WILD;
+    size_t step = direct ? panel->blocks : kind == KIND_BYTE ? CHUNK_BLOCKS / 2 : CHUNK_BLOCKS;
     for (size_t b = 0; b < panel->blocks; b += step) {
-        size_t blocks = panel->blocks - b < step ? panel->blocks - b : step;
-        struct tile t = {.acts = &call->acts,
+        struct tile t = {.form = panel->form,
+                         .record_bytes = panel->record_bytes,
+                         .acts = &call->acts,
                          .block = b,
-                         .blocks = blocks,
+                         .blocks = panel->blocks - b < step ? panel->blocks - b : step,
                          .records = panel->records + b * panel->record_bytes,
                          .planes = direct ? NULL : planes};
         if (!direct)
-            unpack(panel->form, t.records, blocks, planes);
-        run_tiles(panel->form, row, rows, chain, t);
+            unpack(kind, &t, planes);
+        run_tiles(kind, row, rows, chain, t);
     }
     cpu_avx2_store(call, panel, row, rows, chain);
 }

@@ -18,7 +18,12 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* What the compiler must know of a form; where scales lie is read from the tile at run time. */
+enum kind { KIND_NIBBLE, KIND_BYTE, KIND_WILD };
+
 struct tile {
+    enum cpu_form form;
+    size_t record_bytes;
     const struct cpu_acts *acts;
     size_t row, block, blocks;           /* the first row; the first block and how many */
     const uint8_t *records[TILE_PANELS]; /* of `block` */
@@ -78,44 +83,33 @@ INLINE void add_lines(const int R, const int C, const int8_t *const *a, size_t k
 }
 
 /* One block of the chains of one row and one panel. */
-INLINE void chain_block(const enum cpu_form form, const uint8_t *scales, __m512i sum, float da,
-                        int32_t s, float *chain_at)
+INLINE void chain_block(const enum kind kind, enum cpu_form form, const uint8_t *scales,
+                        __m512i sum, float da, int32_t s, float *chain_at)
 {
-    __m512 chain = _mm512_loadu_ps(chain_at), act = _mm512_set1_ps(da), d, c;
-    switch (form) {
-    case CPU_FORM_E32_PAIR:
-        sum = _mm512_madd_epi16(sum, _mm512_loadu_si512(scales));
-        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), act, chain);
-        break;
-    case CPU_FORM_E32_SINGLE:
-        sum =
-            _mm512_madd_epi16(sum, _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)scales)));
-        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), act, chain);
-        break;
-    case CPU_FORM_E32_FLOAT:
-        d = _mm512_loadu_ps(scales);
-        c = _mm512_loadu_ps(scales + 64);
+    __m512 chain = _mm512_loadu_ps(chain_at), act = _mm512_set1_ps(da);
+    if (kind == KIND_NIBBLE) {
+        __m512i pair = form == CPU_FORM_E32_PAIR
+                           ? _mm512_loadu_si512(scales)
+                           : _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)scales));
+        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_madd_epi16(sum, pair)), act, chain);
+    } else if (kind == KIND_BYTE) {
+        __m512 d = form == CPU_FORM_BYTE_HALF
+                       ? _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scales))
+                       : _mm512_loadu_ps(scales);
+        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, act), chain);
+    } else {
+        __m512 d = _mm512_loadu_ps(scales), c = _mm512_loadu_ps(scales + 64);
         sum = _mm512_srai_epi32(_mm512_slli_epi32(sum, 16), 16);
         c = _mm512_mul_ps(c, _mm512_set1_ps((float)s));
         chain = _mm512_fmadd_ps(_mm512_fmadd_ps(d, _mm512_cvtepi32_ps(sum), c), act, chain);
-        break;
-    case CPU_FORM_BYTE_HALF:
-        d = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)scales));
-        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, act), chain);
-        break;
-    default:
-        d = _mm512_loadu_ps(scales);
-        chain = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, act), chain);
-        break;
     }
     _mm512_storeu_ps(chain_at, chain);
 }
 
-INLINE void tile_blocks(const int R, const int C, const enum cpu_form form, const bool planes,
+INLINE void tile_blocks(const int R, const int C, const enum kind kind, const bool planes,
                         const struct tile *t)
 {
-    const bool bytes = form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT;
-    const size_t record_bytes = cpu_form_record_bytes(form);
+    const bool bytes = kind == KIND_BYTE;
     const int8_t *row[TILE_ROWS]; /* row starts: the rest are offsets common to all rows */
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -128,7 +122,7 @@ INLINE void tile_blocks(const int R, const int C, const enum cpu_form form, cons
         __m512i sum[TILE_ROWS][TILE_PANELS];
 #pragma GCC unroll 2
         for (int c = 0; c < C; c++) {
-            record[c] = t->records[c] + b * record_bytes;
+            record[c] = t->records[c] + b * t->record_bytes;
             plane[c] = planes ? t->planes[c] + b * PLANE_BYTES : record[c];
         }
 #pragma GCC unroll 8
@@ -145,83 +139,93 @@ INLINE void tile_blocks(const int R, const int C, const enum cpu_form form, cons
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             float da = mathf_from_bits((uint32_t)load_i32(row[r] + at_da));
-            int32_t s = form == CPU_FORM_E32_FLOAT ? load_i32(row[r] + at_s) : 0;
+            int32_t s = kind == KIND_WILD ? load_i32(row[r] + at_s) : 0;
 #pragma GCC unroll 2
             for (int c = 0; c < C; c++)
-                chain_block(form, record[c] + (bytes ? CPU_BYTE_BYTES : CPU_NIBBLE_BYTES),
+                chain_block(kind, t->form, record[c] + (bytes ? CPU_BYTE_BYTES : CPU_NIBBLE_BYTES),
                             sum[r][c], da, s, t->chain + (r * TILE_PANELS + c) * CPU_PANEL);
         }
     }
 }
 
-/* The compiler needs R, C and the form as constants, to keep the sums in registers. */
-INLINE void tile_rows(size_t rows, const int C, const enum cpu_form form, const bool planes,
+/* The compiler needs R and C as constants, to keep the sums in registers. */
+INLINE void tile_rows(size_t rows, const int C, const enum kind kind, const bool planes,
                       const struct tile *t)
 {
     switch (rows) {
     case 1:
-        tile_blocks(1, C, form, planes, t);
+        tile_blocks(1, C, kind, planes, t);
         break;
     case 2:
-        tile_blocks(2, C, form, planes, t);
+        tile_blocks(2, C, kind, planes, t);
         break;
     case 3:
-        tile_blocks(3, C, form, planes, t);
+        tile_blocks(3, C, kind, planes, t);
         break;
     case 4:
-        tile_blocks(4, C, form, planes, t);
+        tile_blocks(4, C, kind, planes, t);
         break;
     case 5:
-        tile_blocks(5, C, form, planes, t);
+        tile_blocks(5, C, kind, planes, t);
         break;
     case 6:
-        tile_blocks(6, C, form, planes, t);
+        tile_blocks(6, C, kind, planes, t);
         break;
     default:
-        tile_blocks(7, C, form, planes, t);
+        tile_blocks(TILE_ROWS, C, kind, planes, t);
         break;
     }
 }
 
-#define DEFINE_TILE(name, form)                                      \
-    static void name##_one(size_t rows, const struct tile *t)        \
-    {                                                                \
-        tile_rows(rows, 1, form, false, t);                          \
-    }                                                                \
-    static void name##_two(size_t rows, const struct tile *t)        \
-    {                                                                \
-        tile_rows(rows, 2, form, false, t);                          \
-    }                                                                \
-    static void name##_one_planes(size_t rows, const struct tile *t) \
-    {                                                                \
-        tile_rows(rows, 1, form, true, t);                           \
-    }                                                                \
-    static void name##_two_planes(size_t rows, const struct tile *t) \
-    {                                                                \
-        tile_rows(rows, 2, form, true, t);                           \
-    }
-#define DEFINE_BYTE_TILE(name, form)                          \
-    static void name##_one(size_t rows, const struct tile *t) \
-    {                                                         \
-        tile_rows(rows, 1, form, false, t);                   \
-    }                                                         \
-    static void name##_two(size_t rows, const struct tile *t) \
-    {                                                         \
-        tile_rows(rows, 2, form, false, t);                   \
-    }
-DEFINE_TILE(pair, CPU_FORM_E32_PAIR)
-DEFINE_TILE(single, CPU_FORM_E32_SINGLE)
-DEFINE_TILE(wild, CPU_FORM_E32_FLOAT)
-DEFINE_BYTE_TILE(byte_half, CPU_FORM_BYTE_HALF)
-DEFINE_BYTE_TILE(byte_float, CPU_FORM_BYTE_FLOAT)
+static void nibble_one(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 1, KIND_NIBBLE, false, t);
+}
 
-/* [form][planes][panels - 1] */
+static void nibble_two(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 2, KIND_NIBBLE, false, t);
+}
+
+static void nibble_one_planes(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 1, KIND_NIBBLE, true, t);
+}
+
+static void nibble_two_planes(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 2, KIND_NIBBLE, true, t);
+}
+
+static void byte_one(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 1, KIND_BYTE, false, t);
+}
+
+static void byte_two(size_t rows, const struct tile *t)
+{
+    tile_rows(rows, 2, KIND_BYTE, false, t);
+}
+
+/* Rows of wild scales are rare: one height and one panel at a time do. */
+static void wild_one(size_t rows, const struct tile *t)
+{
+    (void)rows;
+    tile_blocks(1, 1, KIND_WILD, false, t);
+}
+
+static enum kind kind_of(enum cpu_form form)
+{
+    if (form == CPU_FORM_E32_FLOAT)
+        return KIND_WILD;
+    return form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE ? KIND_NIBBLE : KIND_BYTE;
+}
+
+/* [kind][planes][panels - 1] */
 static void (*const tiles[][2][TILE_PANELS])(size_t rows, const struct tile *t) = {
-    [CPU_FORM_E32_PAIR] = {{pair_one, pair_two}, {pair_one_planes, pair_two_planes}},
-    [CPU_FORM_E32_SINGLE] = {{single_one, single_two}, {single_one_planes, single_two_planes}},
-    [CPU_FORM_E32_FLOAT] = {{wild_one, wild_two}, {wild_one_planes, wild_two_planes}},
-    [CPU_FORM_BYTE_HALF] = {{byte_half_one, byte_half_two}, {NULL, NULL}},
-    [CPU_FORM_BYTE_FLOAT] = {{byte_float_one, byte_float_two}, {NULL, NULL}},
+    [KIND_NIBBLE] = {{nibble_one, nibble_two}, {nibble_one_planes, nibble_two_planes}},
+    [KIND_BYTE] = {{byte_one, byte_two}, {NULL, NULL}},
+    [KIND_WILD] = {{wild_one, NULL}, {NULL, NULL}},
 };
 
 static void unpack(const uint8_t *records, size_t record_bytes, size_t blocks, uint8_t *planes)
@@ -244,25 +248,28 @@ static void panels_int8(const struct cpu_linear_call *call, const struct cpu_pan
     _Alignas(64) float chain[CHUNK_ROWS][TILE_PANELS][CPU_PANEL];
     _Alignas(64) uint8_t planes[TILE_PANELS][CHUNK_BLOCKS * PLANE_BYTES];
     memset(chain, 0, rows * sizeof(chain[0]));
-    enum cpu_form form = panel[0].form;
-    bool bytes = form == CPU_FORM_BYTE_HALF || form == CPU_FORM_BYTE_FLOAT;
-    bool direct = bytes || rows <= DIRECT_ROWS;
+    enum kind kind = kind_of(panel[0].form);
+    bool direct = kind != KIND_NIBBLE || rows <= DIRECT_ROWS;
     size_t step = direct ? panel[0].blocks : CHUNK_BLOCKS;
     for (size_t b = 0; b < panel[0].blocks; b += step) {
         size_t blocks = panel[0].blocks - b < step ? panel[0].blocks - b : step;
-        struct tile t = {.acts = &call->acts, .block = b, .blocks = blocks};
+        struct tile t = {.form = panel[0].form,
+                         .record_bytes = panel[0].record_bytes,
+                         .acts = &call->acts,
+                         .block = b,
+                         .blocks = blocks};
         for (size_t c = 0; c < panels; c++) {
             t.records[c] = panel[c].records + b * panel[c].record_bytes;
             t.planes[c] = planes[c];
             if (!direct)
                 unpack(t.records[c], panel[c].record_bytes, blocks, planes[c]);
         }
-        size_t count = (rows + TILE_ROWS - 1) / TILE_ROWS;
+        size_t tallest = kind == KIND_WILD ? 1 : TILE_ROWS, count = (rows + tallest - 1) / tallest;
         for (size_t i = 0, done = 0; i < count; i++) {
             size_t height = (rows - done) / (count - i);
             t.row = row + done;
             t.chain = &chain[done][0][0];
-            tiles[form][!direct][panels - 1](height, &t);
+            tiles[kind][!direct][panels - 1](height, &t);
             done += height;
         }
     }
@@ -277,7 +284,7 @@ static void chunk_int8(const struct cpu_linear_call *call, size_t row, size_t ro
         size_t panels = 1;
         if (p + 1 < call->panel_end) {
             pair[1] = cpu_weights_panel(call->weights, p + 1);
-            panels += pair[1].form == pair[0].form;
+            panels += pair[1].form == pair[0].form && pair[0].form != CPU_FORM_E32_FLOAT;
         }
         panels_int8(call, pair, panels, row, rows);
         p += panels;
