@@ -153,8 +153,10 @@ static void signal_caught(void *context, int number)
 {
     struct program *program = context;
     program->signals_caught++;
-    if (program->loading)
+    if (program->loading) {
+        log_info("%s: leaving once the model is loaded", strsignal(number));
         return; /* loader_done stops */
+    }
     if (!program->node || program->signals_caught > 1) {
         loop_stop(program->loop);
         return;

@@ -337,6 +337,31 @@ TEST(node, the_older_request_gets_the_pages)
     fixture_stop(fixture);
 }
 
+/* The same on a decode node: a reservation that receives nothing yet gives way, the youngest first. */
+TEST(node, the_older_request_gets_reserved_pages)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2, .kv_pages = 20});
+    prompt_make(9);
+    for (int i = 0; i < 2; i++) { /* 2 x 8 pages, for transfers that P has not heard of yet */
+        struct assign assign = local(1, 20 + i, 96, ANSWER);
+        assign.leg = LEG_DECODE;
+        assign.source = 0;
+        assign.source_number = 100 + (uint64_t)i;
+        fixture_assign(fixture, &assign);
+    }
+    fixture_turn(fixture, 50 * NS_PER_MS);
+    CHECK_INT(pool_count(&fixture->nodes[1]->pool, POOL_RESERVED), 16);
+    struct assign old = local(1, 5, 96, ANSWER);
+    fixture_assign(fixture, &old);
+    fixture_wait_ended(fixture, 1, 5);
+    CHECK_INT(fixture->heard[1][5].count, ANSWER);
+    CHECK_INT(fixture->heard[1][21].reports[REPORT(DROPPED)], 1);
+    CHECK_INT(fixture->heard[1][20].reports[REPORT(DROPPED)], 0);
+    fixture_end(fixture, 1, 20);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
 static bool registered_again(struct fixture *fixture, void *context)
 {
     return fixture->streams[0].registrations >= *(uint32_t *)context &&
