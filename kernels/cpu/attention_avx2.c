@@ -16,7 +16,7 @@
 #define HALF_FROM_FLOAT(x) ((uint16_t)_cvtss_sh((x), _MM_FROUND_TO_NEAREST_INT))
 #include "kernels/cpu/rope_row.h"
 
-enum { LANES = 8, GROUP_CHUNK = 4 };
+enum { LANES = 8, GROUP_CHUNK = 4, PREFETCH_ROWS = 2 };
 
 /* A k-major operand: row k starts b + k * stride elements. */
 struct operand {
@@ -140,14 +140,45 @@ static void merge(float *running, const float *partial, uint32_t count, float ke
     }
 }
 
+/* Asks for one operand (K or V: `base`, `row_bytes` a position) of the block at `begin`: pages lie far apart, so the
+ * hardware's prefetcher starts anew in each. For tiles of few rows, which are bound by memory. */
+static void prefetch_block(const struct cpu_attention_tile *tile, const uint8_t *base,
+                           size_t element, uint32_t begin)
+{
+    uint32_t page_tokens = tile->page_tokens;
+    bool dimension_major = base == tile->k;
+    for (uint32_t at = 0; at < ATTENTION_BLOCK;) {
+        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
+        span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
+        if (begin + at > tile->position)
+            return;
+        const uint8_t *page = base + tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
+        if (dimension_major && span < page_tokens) {
+            for (uint32_t i = 0; i < tile->head_dim; i++)
+                for (size_t b = 0; b < span * element; b += 64)
+                    _mm_prefetch((const char *)page + ((size_t)i * page_tokens + token) * element +
+                                     b,
+                                 _MM_HINT_T0);
+        } else {
+            const uint8_t *from =
+                dimension_major ? page : page + (size_t)token * tile->head_dim * element;
+            for (size_t b = 0; b < (size_t)span * tile->head_dim * element; b += 64)
+                _mm_prefetch((const char *)from + b, _MM_HINT_T0);
+        }
+        at += span;
+    }
+}
+
 /* nq (at most 4) query heads of one row against one block; positions begin … begin+count-1. */
 ALWAYS_INLINE void attend_block(const struct cpu_attention_tile *tile, int half, uint32_t nq,
                                 const float *q, uint32_t begin, uint32_t count, float *score,
                                 float *partial, float *running_max, float *running_sum,
-                                float *running)
+                                float *running, bool prefetch)
 {
     uint32_t dim = tile->head_dim, page_tokens = tile->page_tokens;
     size_t element = half ? 2 : 4;
+    if (prefetch)
+        prefetch_block(tile, tile->k, element, begin + ATTENTION_BLOCK);
     for (uint32_t at = 0; at < count;) {
         uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
         span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
@@ -161,6 +192,8 @@ ALWAYS_INLINE void attend_block(const struct cpu_attention_tile *tile, int half,
     for (uint32_t g = 0; g < nq; g++)
         max[g] = softmax_block(score + g * ATTENTION_BLOCK, count, tile->scale, &sum[g]);
     float *out = begin == 0 ? running : partial;
+    if (prefetch)
+        prefetch_block(tile, tile->v, element, begin + ATTENTION_BLOCK);
     for (uint32_t at = 0; at < count;) {
         uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
         span = span < count - at ? span : count - at;
@@ -205,7 +238,8 @@ ALWAYS_INLINE void tile_avx2(const struct cpu_attention_tile *tile, int half)
                 size_t state = (size_t)r * group + g;
                 const float *q = tile->q + r * tile->row_stride + (size_t)g * dim;
                 attend_block(tile, half, nq, q, begin, count, score, partial, running_max + state,
-                             running_sum + state, running + state * dim);
+                             running_sum + state, running + state * dim,
+                             tile->rows <= PREFETCH_ROWS && r == 0 && g == 0);
             }
         }
     }
