@@ -20,7 +20,7 @@ struct peaks {
 /* For `isa`, which the CPU must support, and be at least AVX2. */
 void peaks_measure(enum cpu_isa_level isa, struct peaks *peaks_out);
 
-/* GB/s of one thread reading `bytes` (take several times the last cache) over and over. */
+/* GB/s of one thread reading `bytes` (take several times the last cache) over and over, at the best prefetch distance. */
 double peaks_read_bandwidth(const void *memory, size_t bytes);
 
 #endif
