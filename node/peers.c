@@ -8,13 +8,19 @@
 #include "node/node.h"
 
 static const uint64_t expect_window_ns = NS_PER_S;
+/* Between letting a peer in and knocking at its door. The router tells both sides at the same time, but one hears it first: were
+ * its first SYN dropped, TCP would try again only after a second. */
+static const uint64_t open_delay_ns = 60 * NS_PER_MS;
 
 struct peer {
     bool used;
     bool named; /* in the router's last list; else it goes when its link is FREE */
     char name[256];
     uint64_t incarnation;
-    struct kv_link *link; /* NULL: could not be opened */
+    struct kv_link *link; /* NULL: not opened yet, or it could not be */
+    uint64_t open_ns;     /* when to open it; DEADLINE_NONE: done, or failed */
+    uint8_t address[XFER_ADDRESS_BYTES_MAX];
+    size_t address_bytes;
     bool up;
     uint64_t reported_bytes_per_s;
     struct sockaddr_storage host;
@@ -100,13 +106,26 @@ static void peer_add(struct peers *peers, const Baton__Node__V1__Peer *of)
     *peer = (struct peer){.used = true, .named = true, .incarnation = of->incarnation};
     snprintf(peer->name, sizeof peer->name, "%s", of->name);
     peer->host_known = host_parse(of->kv_host, &peer->host);
+    if (of->kv_address.len > sizeof peer->address) {
+        peer->open_ns = DEADLINE_NONE;
+        link_report(peers, peer, "kv_address: is too long");
+        return;
+    }
+    memcpy(peer->address, of->kv_address.data, of->kv_address.len);
+    peer->address_bytes = of->kv_address.len;
+    peer->open_ns = loop_now_ns(node->loop) + open_delay_ns;
     expect(peers, peer, loop_now_ns(node->loop));
-    struct kv_link_options options = {.incarnation = of->incarnation,
-                                      .address = of->kv_address.data,
-                                      .address_bytes = of->kv_address.len,
+}
+
+static void peer_open(struct peers *peers, struct peer *peer)
+{
+    struct kv_link_options options = {.incarnation = peer->incarnation,
+                                      .address = peer->address,
+                                      .address_bytes = peer->address_bytes,
                                       .context = peer};
     struct err err = ERR_INIT;
-    if (kv_link_open(node->links, &options, &peer->link, &err)) {
+    peer->open_ns = DEADLINE_NONE;
+    if (kv_link_open(peers->node->links, &options, &peer->link, &err)) {
         peer->link = NULL;
         link_report(peers, peer, err.message);
     }
@@ -167,8 +186,13 @@ void peers_tick(struct peers *peers, uint64_t now_ns)
     xfer_expect_tick(kv_links_xfer(peers->node->links), now_ns);
     for (int i = 0; i < PEERS_MAX; i++) {
         struct peer *peer = &peers->peers[i];
-        if (!peer->used || !peer->link)
+        if (!peer->used)
             continue;
+        if (!peer->link) {
+            if (peer->named && now_ns >= peer->open_ns)
+                peer_open(peers, peer);
+            continue;
+        }
         struct kv_link_info info = kv_link_info(peer->link);
         if (info.state != KV_LINK_UP) {
             expect(peers, peer, now_ns);

@@ -1,6 +1,6 @@
 /* The other nodes of the cluster, as the router names them: this node keeps one link to each and tells the router how it is.
  *
- *     Peers{all there are} ──▶ new ones: kv_link_open     ──▶ Link{up}
+ *     Peers{all there are} ──▶ new ones: kv_link_open, 60 ms later ──▶ Link{up}
  *                          ──▶ absent ones: kv_link_close
  *     link down by itself  ──▶ Link{down}, opened again after 500 ms (links) until Peers says otherwise
  *
