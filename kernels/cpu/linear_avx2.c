@@ -23,7 +23,7 @@ enum {
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
     PLANE_BYTES = 512,
-    PREFETCH_BYTES = 2048
+    PREFETCH_BYTES = 4096
 };
 
 #define INLINE static inline __attribute__((always_inline))
