@@ -232,6 +232,8 @@ class Cluster:
                 name = f"{role}-{i}"
                 args = ["--model", model, "--router", self.router.node_grpc, *node_args,
                         *args_of.get(name, ())]
+                if "--backend" not in args:
+                    args += ["--backend", os.environ.get("BATON_TEST_BACKEND", "cpu")]
                 if role == "mixed":
                     args += ["--role", "mixed"]
                 self._add(name, program, args).start()

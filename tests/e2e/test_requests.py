@@ -1,12 +1,14 @@
 """Bad requests get a clear error that names the field and the limit; real clients; mismatched nodes; overlap."""
+import os
 import random
 import subprocess
+import sys
+import tempfile
 import threading
-import time
 
 import grpc
 import tap
-from cluster import BUILD, SLACK, Cluster, pb, pb_grpc, request, tiny_model
+from cluster import ROOT, SLACK, Cluster, pb, request, tiny_model
 
 _cluster = None
 
@@ -36,8 +38,7 @@ UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 def test_prompt_limits():
     refused(INVALID, "prompt", pb.GenerateRequest())
     refused(INVALID, "text", request("", 5))
-    refused(INVALID, "token_ids", request([], 5) if False else pb.GenerateRequest(
-        token_ids=pb.TokenIds(ids=[])))
+    refused(INVALID, "token_ids", pb.GenerateRequest(token_ids=pb.TokenIds(ids=[])))
     refused(INVALID, "chat", pb.GenerateRequest(chat=pb.Chat()))
     refused(INVALID, ["token_ids", "49152"], request([5, 49152], 5))
     refused(INVALID, ["token_ids", "4294967295"], request([4294967295], 5))
@@ -234,16 +235,26 @@ def test_overlap_most_bytes_arrive_before_the_prompt_ends():
         assert total > 0 and early >= 0.8 * total, (early, total)
 
 
+def other_model(folder, *flags):
+    """A tiny model that is not the cluster's, with the same tokenizer."""
+    path = os.path.join(folder, "other.gguf")
+    subprocess.run([sys.executable, os.path.join(ROOT, "tests/data/make_tiny_model.py"),
+                    "--vocab-from", tiny_model(), *flags, path], check=True)
+    return path
+
+
 def test_mismatched_nodes_are_refused_with_the_field_named():
-    for field, word in ((["--compute", "f32"], "arithmetic"), (["--kv-type", "f32"], "kv_type"),
-                        (["--page-tokens", "32"], "page_tokens")):
-        with Cluster(tiny_model(), mixed=1) as cluster:
-            process = cluster._add("odd-0", "baton-decode", [
-                "--model", tiny_model(), "--router", cluster.router.node_grpc, *field])
+    with tempfile.TemporaryDirectory() as folder, Cluster(tiny_model(), mixed=1) as cluster:
+        cases = [([], other_model(folder, "--seed", "99"), "model_hash"),
+                 (["--compute", "f32"], tiny_model(), "arithmetic"),
+                 (["--kv-type", "f32"], tiny_model(), "kv_type"),
+                 (["--page-tokens", "32"], tiny_model(), "page_tokens")]
+        for i, (flags, model, word) in enumerate(cases):
+            process = cluster._add(f"odd-{i}", "baton-decode", [
+                "--model", model, "--router", cluster.router.node_grpc, *flags])
             process.start()
-            assert process.child.wait(20 * SLACK) == 1
-            tail = process.tail()
-            assert word in tail or ("arithmetic" in tail and word == "kv_type"), tail
+            assert process.child.wait(20 * SLACK) == 1, process.tail()
+            assert word in process.tail(), process.tail()
             assert len(cluster.generate([5, 6], 3, temperature=0, ignore_eos=True).ids) == 3
 
 
