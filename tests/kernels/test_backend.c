@@ -110,17 +110,20 @@ TEST(backend, events_fire_once_in_order)
 /* True when reading the address kills a process. */
 static bool read_is_fatal(const volatile uint8_t *address)
 {
+    enum { READABLE = 42 };
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         alarm(5);
         (void)freopen("/dev/null", "w", stderr);
-        _exit(*address == 255 ? 1 : 0);
+        uint8_t value = *address;
+        (void)value;
+        _exit(READABLE);
     }
     int status = 0;
     waitpid(child, &status, 0);
-    return !WIFEXITED(status) ||
-           WEXITSTATUS(status) > 1; /* a sanitizer exits with a code of its own */
+    return !WIFEXITED(status) || WEXITSTATUS(status) != READABLE; /* a sanitizer exits by itself */
+    WEXITSTATUS(status) > 1; /* a sanitizer exits with a code of its own */
 }
 
 TEST(backend, opaque_memory_is_unreadable)
