@@ -212,6 +212,7 @@ TEST(ucx, a_thousand_transfers_leave_no_descriptor_and_no_memory)
             CHECK_INT(take.status, STATUS_OK);
             CHECK(rig_take_equal(&take));
             rig_take_finish(&take);
+            WAIT_FOR(remote_line(&remote, "given", line), 5); /* DONE has come there */
         }
         unsigned live, draining;
         remote_say(&remote, "state\n");
