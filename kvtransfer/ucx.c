@@ -22,6 +22,7 @@
 #include "kvtransfer/frame.h"
 #include "kvtransfer/ucx_device.h"
 #include "kvtransfer/ucx_filter.h"
+#include "kvtransfer/ucx_send.h"
 #include "kvtransfer/xfer_impl.h"
 
 enum {
@@ -446,7 +447,9 @@ static unsigned ucx_progress(struct xfer *xfer)
     struct ucx_xfer *ucx = ucx_of(xfer);
     unsigned count = 0;
     for (int turn = 0; turn < PROGRESS_TURNS; turn++) {
+        ucx_send_forgive_begin();
         unsigned events = ucp_worker_progress(ucx->worker);
+        ucx_send_forgive_end();
         if (!events)
             break;
         count += events;
