@@ -334,6 +334,9 @@ class Cluster:
     def __exit__(self, kind, value, trace):
         if kind is not None and not os.environ.get("BATON_QUIET"):
             for name, process in self.processes.items():
+                if not process.alive():
+                    print(f"# [{name}] has ended with {process.child.returncode}")
+                    print("".join(f"# [{name}] {l}\n" for l in process.tail(60).splitlines()), end="")
                 for line in process.tail(12).splitlines():
                     print(f"# [{name}] {line}")
         self.close()
