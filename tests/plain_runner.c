@@ -57,6 +57,7 @@ static int planted(const char *fault)
     if (!strcmp(fault, "leak")) {
         void *volatile lost = malloc(1234);
         lost = NULL;
+        (void)lost;
         return 0;
     }
     if (!strcmp(fault, "overflow")) {
