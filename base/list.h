@@ -58,7 +58,7 @@ static inline struct list *list_pop_front(struct list *head)
 }
 
 /* The loop's body may remove `it`. */
-#define list_for_each_safe(it, tmp, head)                                                          \
+#define list_for_each_safe(it, tmp, head) \
     for (struct list *it = (head)->next, *tmp = it->next; it != (head); it = tmp, tmp = it->next)
 #define list_for_each(it, head) for (struct list *it = (head)->next; it != (head); it = it->next)
 

@@ -26,8 +26,8 @@ void log_write(enum log_level level, const char *format, ...)
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
     size_t used = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &tm);
-    used += (size_t)snprintf(line + used, sizeof line - used, ".%03ldZ %s %s: ",
-                             ts.tv_nsec / 1000000, names[level], program_name);
+    used += (size_t)snprintf(line + used, sizeof line - used,
+                             ".%03ldZ %s %s: ", ts.tv_nsec / 1000000, names[level], program_name);
     va_list args;
     va_start(args, format);
     int n = vsnprintf(line + used, sizeof line - used - 1, format, args);

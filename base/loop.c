@@ -162,8 +162,7 @@ void loop_timer_set(struct loop_timer *timer, uint64_t deadline_ns)
     if (timer->heap_index < 0) {
         if (loop->heap_count == loop->heap_capacity) {
             int capacity = loop->heap_capacity ? 2 * loop->heap_capacity : 64;
-            struct loop_timer **heap =
-                realloc(loop->heap, (size_t)capacity * sizeof *heap);
+            struct loop_timer **heap = realloc(loop->heap, (size_t)capacity * sizeof *heap);
             assert(heap); /* a few kilobytes; without timers no deadline holds */
             loop->heap = heap;
             loop->heap_capacity = capacity;
@@ -307,8 +306,7 @@ static void loop_sleep(struct loop *loop, uint64_t wait_ns, bool busy)
     uint64_t after_ns = clock_now_ns();
     /* Late is what passed beyond the planned wake-up, or, when events cut the sleep short, beyond the last round's start
      * by more than the planned sleep: both show as time that this thread did not run when it wanted to. */
-    uint64_t first_due_ns =
-        loop->heap_count ? loop->heap[0]->deadline_ns : DEADLINE_NONE;
+    uint64_t first_due_ns = loop->heap_count ? loop->heap[0]->deadline_ns : DEADLINE_NONE;
     uint64_t due_ns = first_due_ns < wake_ns ? first_due_ns : wake_ns;
     loop->late_ns = 0;
     if (due_ns != DEADLINE_NONE && after_ns > due_ns && after_ns - due_ns > late_threshold_ns) {

@@ -7,7 +7,7 @@ static const struct {
     enum status_scope scope;
     bool retry;
 } rows[STATUS_COUNT] = {
-#define X(name, scope, grpc, retry, text, label)                                                   \
+#define X(name, scope, grpc, retry, text, label) \
     [STATUS_##name] = {text, label, GRPC_CODE_##grpc, SCOPE_##scope, retry},
     STATUS_TABLE(X)
 #undef X

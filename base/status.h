@@ -33,37 +33,38 @@ enum grpc_code {
 
 enum status_scope { SCOPE_NONE, SCOPE_REQUEST, SCOPE_CONNECTION, SCOPE_NODE };
 
-/*      name              scope       gRPC code           retry  text                           metric label */
-#define STATUS_TABLE(X)                                                                            \
-    X(OK, NONE, OK, false, "ok", "ok")                                                             \
-    /* these end one request */                                                                    \
-    X(INVALID, REQUEST, INVALID_ARGUMENT, false, "invalid argument", "invalid")                    \
-    X(UNIMPLEMENTED, REQUEST, UNIMPLEMENTED, false, "not implemented", "unimplemented")            \
-    X(NOT_FOUND, REQUEST, NOT_FOUND, false, "not found", "not_found")                              \
-    X(CANCELLED, REQUEST, CANCELLED, false, "cancelled", "cancelled")                              \
-    X(SLOW_CLIENT, REQUEST, CANCELLED, false, "the client took nothing for too long", "slow_client") \
-    X(DEADLINE, REQUEST, DEADLINE_EXCEEDED, false, "deadline exceeded", "deadline")                \
-    X(FULL, REQUEST, RESOURCE_EXHAUSTED, true, "no room", "full")                                  \
-    X(DRAINING, REQUEST, UNAVAILABLE, true, "draining", "draining")                                \
-    X(NO_NODE, REQUEST, UNAVAILABLE, true, "no node can serve", "no_node")                         \
-    X(GONE, REQUEST, ABORTED, true, "the peer no longer has it", "gone")                           \
-    X(DROPPED, REQUEST, ABORTED, true, "dropped for an older request", "dropped")                  \
-    X(CHECKSUM, REQUEST, DATA_LOSS, true, "checksum mismatch", "checksum")                         \
-    X(NONFINITE, REQUEST, INTERNAL, false, "an activation is not finite", "nonfinite")             \
-    X(AGAIN, REQUEST, UNAVAILABLE, true, "try again", "again")                                     \
-    /* these end a connection */                                                                   \
-    X(CLOSED, CONNECTION, UNAVAILABLE, true, "connection closed", "closed")                        \
-    X(TIMEOUT, CONNECTION, UNAVAILABLE, true, "the peer made no progress", "timeout")              \
-    X(PROTOCOL, CONNECTION, INVALID_ARGUMENT, false, "protocol violation", "protocol")             \
-    X(STALE, CONNECTION, ABORTED, false, "from an earlier life", "stale")                          \
-    X(MISMATCH, CONNECTION, FAILED_PRECONDITION, false, "mismatch", "mismatch")                    \
-    /* these end the program */                                                                    \
-    X(MEMORY, NODE, RESOURCE_EXHAUSTED, false, "out of memory", "memory")                          \
-    X(IO, NODE, INTERNAL, false, "input/output error", "io")                                       \
-    X(FORMAT, NODE, INVALID_ARGUMENT, false, "malformed file", "format")                           \
-    X(CONFIG, NODE, INVALID_ARGUMENT, false, "bad configuration", "config")                        \
-    X(IN_USE, NODE, ALREADY_EXISTS, false, "address in use", "in_use")                             \
-    X(DEVICE, NODE, INTERNAL, false, "device failure", "device")                                   \
+/* X(name, scope, gRPC code, retry, text, metric label) */
+#define STATUS_TABLE(X)                                                                 \
+    X(OK, NONE, OK, false, "ok", "ok")                                                  \
+    /* these end one request */                                                         \
+    X(INVALID, REQUEST, INVALID_ARGUMENT, false, "invalid argument", "invalid")         \
+    X(UNIMPLEMENTED, REQUEST, UNIMPLEMENTED, false, "not implemented", "unimplemented") \
+    X(NOT_FOUND, REQUEST, NOT_FOUND, false, "not found", "not_found")                   \
+    X(CANCELLED, REQUEST, CANCELLED, false, "cancelled", "cancelled")                   \
+    X(SLOW_CLIENT, REQUEST, CANCELLED, false, "the client took nothing for too long",   \
+      "slow_client")                                                                    \
+    X(DEADLINE, REQUEST, DEADLINE_EXCEEDED, false, "deadline exceeded", "deadline")     \
+    X(FULL, REQUEST, RESOURCE_EXHAUSTED, true, "no room", "full")                       \
+    X(DRAINING, REQUEST, UNAVAILABLE, true, "draining", "draining")                     \
+    X(NO_NODE, REQUEST, UNAVAILABLE, true, "no node can serve", "no_node")              \
+    X(GONE, REQUEST, ABORTED, true, "the peer no longer has it", "gone")                \
+    X(DROPPED, REQUEST, ABORTED, true, "dropped for an older request", "dropped")       \
+    X(CHECKSUM, REQUEST, DATA_LOSS, true, "checksum mismatch", "checksum")              \
+    X(NONFINITE, REQUEST, INTERNAL, false, "an activation is not finite", "nonfinite")  \
+    X(AGAIN, REQUEST, UNAVAILABLE, true, "try again", "again")                          \
+    /* these end a connection */                                                        \
+    X(CLOSED, CONNECTION, UNAVAILABLE, true, "connection closed", "closed")             \
+    X(TIMEOUT, CONNECTION, UNAVAILABLE, true, "the peer made no progress", "timeout")   \
+    X(PROTOCOL, CONNECTION, INVALID_ARGUMENT, false, "protocol violation", "protocol")  \
+    X(STALE, CONNECTION, ABORTED, false, "from an earlier life", "stale")               \
+    X(MISMATCH, CONNECTION, FAILED_PRECONDITION, false, "mismatch", "mismatch")         \
+    /* these end the program */                                                         \
+    X(MEMORY, NODE, RESOURCE_EXHAUSTED, false, "out of memory", "memory")               \
+    X(IO, NODE, INTERNAL, false, "input/output error", "io")                            \
+    X(FORMAT, NODE, INVALID_ARGUMENT, false, "malformed file", "format")                \
+    X(CONFIG, NODE, INVALID_ARGUMENT, false, "bad configuration", "config")             \
+    X(IN_USE, NODE, ALREADY_EXISTS, false, "address in use", "in_use")                  \
+    X(DEVICE, NODE, INTERNAL, false, "device failure", "device")                        \
     X(INTERNAL, NODE, INTERNAL, false, "internal error", "internal")
 
 enum status {

@@ -336,9 +336,8 @@ enum status registration_create(struct loop *loop, struct rpc *rpc, struct outbo
     loop_timer_init(loop, &r->timer, timer_fired, r);
     loop_timer_init(loop, &r->beat, beat_due, r);
     loop_timer_init(loop, &r->stop, stop_due, r);
-    struct rpc_channel_options channel = {.backoff_initial_ms = 100,
-                                          .backoff_max_ms = 500,
-                                          .stay_connected = true};
+    struct rpc_channel_options channel = {
+        .backoff_initial_ms = 100, .backoff_max_ms = 500, .stay_connected = true};
     enum status status = rpc_channel_create(rpc, r->options.router, &channel, &r->channel, err);
     if (status) {
         free(r);

@@ -27,8 +27,8 @@ void plain_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2
 
 #define TEST(suite_, name_)                                                                        \
     static void suite_##_##name_##_body(void);                                                     \
-    static struct plain_test suite_##_##name_##_entry = {#suite_, #name_,                          \
-                                                         suite_##_##name_##_body, NULL};           \
+    static struct plain_test suite_##_##name_##_entry = {#suite_, #name_, suite_##_##name_##_body, \
+                                                         NULL};                                    \
     __attribute__((constructor)) static void suite_##_##name_##_add(void)                          \
     {                                                                                              \
         plain_test_add(&suite_##_##name_##_entry);                                                 \
@@ -36,15 +36,15 @@ void plain_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2
     static void suite_##_##name_##_body(void)
 #define TEST_FAIL(...) plain_test_fail(__FILE__, __LINE__, __VA_ARGS__)
 #define TEST_SKIP(...) plain_test_skip(__VA_ARGS__)
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            TEST_FAIL("%s", #condition);                                                           \
+#define CHECK(condition)                 \
+    do {                                 \
+        if (!(condition))                \
+            TEST_FAIL("%s", #condition); \
     } while (0)
-#define CHECK_MSG(condition, ...)                                                                  \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            TEST_FAIL(__VA_ARGS__);                                                                \
+#define CHECK_MSG(condition, ...)   \
+    do {                            \
+        if (!(condition))           \
+            TEST_FAIL(__VA_ARGS__); \
     } while (0)
 
 #else
@@ -59,17 +59,17 @@ void plain_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2
 
 #endif
 
-#define CHECK_INT(actual, expected)                                                                \
-    do {                                                                                           \
-        long long actual_ = (long long)(actual), expected_ = (long long)(expected);                \
-        CHECK_MSG(actual_ == expected_, "%s is %lld, expected %s = %lld", #actual, actual_,        \
-                  #expected, expected_);                                                           \
+#define CHECK_INT(actual, expected)                                                         \
+    do {                                                                                    \
+        long long actual_ = (long long)(actual), expected_ = (long long)(expected);         \
+        CHECK_MSG(actual_ == expected_, "%s is %lld, expected %s = %lld", #actual, actual_, \
+                  #expected, expected_);                                                    \
     } while (0)
-#define CHECK_STR(actual, expected)                                                                \
-    do {                                                                                           \
-        const char *actual_ = (actual), *expected_ = (expected);                                   \
-        CHECK_MSG(strcmp(actual_, expected_) == 0, "%s is \"%s\", expected \"%s\"", #actual,       \
-                  actual_, expected_);                                                             \
+#define CHECK_STR(actual, expected)                                                          \
+    do {                                                                                     \
+        const char *actual_ = (actual), *expected_ = (expected);                             \
+        CHECK_MSG(strcmp(actual_, expected_) == 0, "%s is \"%s\", expected \"%s\"", #actual, \
+                  actual_, expected_);                                                       \
     } while (0)
 
 #endif

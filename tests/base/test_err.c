@@ -9,8 +9,7 @@ TEST(err, wraps_from_the_inside_out)
               STATUS_FORMAT);
     CHECK_INT(err_wrap(&err, "tensor %s", "blk.3"), STATUS_FORMAT);
     CHECK_INT(err_wrap(&err, "model.gguf"), STATUS_FORMAT);
-    CHECK_STR(err.message,
-              "model.gguf: tensor blk.3: offset 91 is past the end of the file (90)");
+    CHECK_STR(err.message, "model.gguf: tensor blk.3: offset 91 is past the end of the file (90)");
 }
 
 TEST(err, long_text_is_cut_and_terminated)

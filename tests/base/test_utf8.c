@@ -19,10 +19,18 @@ TEST(utf8, accepts_every_scalar_value_and_round_trips)
 
 TEST(utf8, refuses_what_is_not_shortest_or_not_a_scalar)
 {
-    static const char *const bad[] = {"\xc0\x80",     "\xc1\xbf",         "\xe0\x80\x80",
-                                      "\xe0\x9f\xbf", "\xed\xa0\x80",     "\xed\xbf\xbf",
-                                      "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
-                                      "\x80",         "\xbf",             "\xff"};
+    static const char *const bad[] = {"\xc0\x80",
+                                      "\xc1\xbf",
+                                      "\xe0\x80\x80",
+                                      "\xe0\x9f\xbf",
+                                      "\xed\xa0\x80",
+                                      "\xed\xbf\xbf",
+                                      "\xf0\x8f\xbf\xbf",
+                                      "\xf4\x90\x80\x80",
+                                      "\xf5\x80\x80\x80",
+                                      "\x80",
+                                      "\xbf",
+                                      "\xff"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         CHECK(!utf8_valid(bad[i], strlen(bad[i])));
         uint32_t c;

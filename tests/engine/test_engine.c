@@ -98,7 +98,7 @@ TEST(engine, events_come_in_order)
  * touch the pages: they are filled by hand then, and must stay as they are. */
 TEST(engine, cancel_within_a_layer)
 {
-    #ifdef BATON_SANITIZED
+#ifdef BATON_SANITIZED
     enum { ROUNDS = 12 };
 #else
     enum { ROUNDS = 60 };
