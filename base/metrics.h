@@ -5,7 +5,8 @@
  * gauge callback or a family renderer.
  *
  *     struct metric *ok = metrics_counter(metrics, "baton_requests_total", "Requests ended",
- * "outcome", "ok", NULL); metric_add(ok, 1);
+ *                                         "outcome", "ok", NULL);
+ *     metric_add(ok, 1);
  *
  * Series of one name form a family: declare them one after the other or not, they are rendered
  * together, in the order of the families' first declaration. Help and type of the first declaration

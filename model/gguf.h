@@ -123,8 +123,11 @@ static inline bool gguf_has(const struct gguf *gguf, const char *key)
 }
 
 /* Typed getters. FORMAT when the key is missing or of another type, naming key, type found and type
- * wanted: model.gguf: llama.block_count: is of type text, expected an unsigned integer Outputs are
- * untouched on failure. Integers of any width are accepted when the value fits. */
+ * wanted:
+ *
+ *     model.gguf: llama.block_count: is of type text, expected an unsigned integer
+ *
+ * Outputs are untouched on failure. Integers of any width are accepted when the value fits. */
 enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *value_out,
                          struct err *err);
 enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *value_out,

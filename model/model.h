@@ -2,8 +2,7 @@
  * checked, the tokenizer, the chat format, and a hash that says "the same model" to other nodes.
  * Architecture: "llama" (GQA, RoPE, RMSNorm, SwiGLU).
  *
- *     gguf_open ─▶ model_config (limits) ─▶ tensors by name (type, shape) ─▶ tokenizer, chat ─▶
- * identity
+ *     gguf_open ─▶ model_config (limits) ─▶ tensors by name (type, shape) ─▶ tokenizer, chat ─▶ identity
  *
  * Weights stay in the mapping; the engine copies them into a backend's layout. A non-finite block
  * scale is refused there, by the code that reads the blocks.
@@ -39,8 +38,7 @@ enum {
 
 struct model_config {
     char architecture[16];       /* "llama" */
-    char name[MODEL_NAME_BYTES]; /* general.name, cut and made printable; the file's base name when
-                                    absent */
+    char name[MODEL_NAME_BYTES]; /* general.name, cut, printable; else the file's base name */
     uint32_t layers;             /* llama.block_count */
     uint32_t hidden;             /* llama.embedding_length */
     uint32_t heads, kv_heads; /* llama.attention.head_count, head_count_kv; heads % kv_heads == 0 */
@@ -88,8 +86,8 @@ struct model_file {
 };
 
 /* Opens, checks and hashes the file (the hash reads all of it once). Errors begin with the path and
- * name the key or tensor: IO, FORMAT, UNIMPLEMENTED (architecture, tensor type, tokenizer), MEMORY.
- */
+ * name the key or tensor: IO, FORMAT, UNIMPLEMENTED (architecture, tensor type, tokenizer),
+ * MEMORY. */
 enum status model_open(const char *path, struct model_file **model_out, struct err *err);
 /* The same from memory, which the caller keeps; `name` stands for the path. */
 enum status model_open_memory(const void *data, size_t bytes, const char *name,

@@ -1,8 +1,8 @@
 /* Byte-level BPE from a GGUF file (tokenizer.ggml.model = "gpt2"), with the pre-tokenizer that the
  * file names.
  *
- *     text ─ split at special tokens (only with parse_special) ─ pre-tokenizer: words ─ bytes ─
- * merges by rank ─ ids
+ *     text ─▶ split at special tokens (only with parse_special)
+ *          ─▶ pre-tokenizer: words ─▶ bytes ─▶ merges by rank ─▶ ids
  *
  * A `struct tokenizer` is constant after creation and shared by all threads; what a call changes
  * lies in a `struct tokenizer_scratch`, one for each thread that encodes. The tokenizer copies what
@@ -51,8 +51,7 @@ void tokenizer_scratch_destroy(struct tokenizer_scratch *scratch);
 
 struct tokenizer_options {
     bool parse_special; /* literals such as <|im_start|> in the text become their ids */
-    bool add_special;   /* bos in front where the file says so (tokenizer.ggml.add_bos_token);
-                           likewise eos */
+    bool add_special;   /* bos in front and eos behind, each where the file says so */
 };
 
 /* Appends the ids of text[0, bytes) to `ids`. INVALID with the byte offset when the text is not
@@ -70,8 +69,7 @@ bool tokenizer_piece(const struct tokenizer *tokenizer, uint32_t id, const char 
 /* A control (or unknown) token: has no text in an answer. False when id >= vocabulary. */
 bool tokenizer_is_special(const struct tokenizer *tokenizer, uint32_t id);
 /* Ends a generation: eos, eot, eom of the file and the tokens that llama.cpp treats as such by
- * their text (<|im_end|>,
- * <|endoftext|>, …). */
+ * their text (<|im_end|>, <|endoftext|>, …). */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id);
 /* All end tokens, ascending. */
 const uint32_t *tokenizer_end_ids(const struct tokenizer *tokenizer, size_t *count_out);

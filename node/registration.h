@@ -2,7 +2,7 @@
  *
  *     IDLE ──backoff──▶ CONNECTING ──Register sent──▶ ... Welcome ──▶ REGISTERED
  *      ▲                   │ stream ends, 5 s                            │ stream ends · no heartbeat answered · overflow
- *      └───────────────────┴────────────────────────────────────────────┘
+ *      └───────────────────┴─────────────────────────────────────────────┘
  *     any ── Refused ──▶ REFUSED (final)         any ── registration_leave ──▶ LEAVING ──sent, 1 s──▶ LEFT (final)
  *
  *     state        parked until                              and at most

@@ -1,18 +1,17 @@
 /* The work of a node: one `struct work` for each attempt that it holds, whatever the leg, in a table of fixed size.
  *
- *                       ┌──────────────────────────── LEG_PREFILL, LEG_LOCAL ─────────────────────────────┐
- *             pages     │                    last chunk, P                                                │
- *     FREE ─▶ WAITING ──┴─▶ PROMPT ─────────────────────────▶ HOLDING ─── D has all, lease, ... ─────┐    │
- *                 │            └──────── last chunk, local ──────────────▶ DECODING ── last token ──┐ │    │
- *                 │ pages, D                                                ▲   ▲                    │ │    │
- *                 └─────────▶ FETCHING ── all verified, first token known ──┘   │                    │ │    │
- *                                 └────── all verified, P gone ─▶ ORPHAN ── token┘                   │ │    │
- *                                                                                                    ▼ ▼    │
- *     any of them ── End, stream's end, dropped, deadline, failure ────────────────────────────────▶ ENDING ◀┘
- *                                                                                                      │
- *     FREE ◀── last step has ended ── LEAVING ◀── pages free ──────────────────────────────────────────┤
- *       ▲                                                                                               │ 5 s
- *       └──────────────────────── drained after all ── QUARANTINED ◀────────────────────────────────────┘
+ *     FREE ──▶ WAITING ──pages──▶ PROMPT ──last chunk, prefill──▶ HOLDING
+ *                 │                 └──────last chunk, local────────────────────────▶ DECODING
+ *                 │ pages, decode                                                       ▲   ▲
+ *                 └───────▶ FETCHING ──────all verified, first token known──────────────┘   │
+ *                              └───────────all verified, P gone──▶ ORPHAN ──token───────────┘
+ *
+ *     HOLDING ──D has all, lease over──▶ ENDING        DECODING ──last token──▶ ENDING
+ *     any of the above ──End, stream's end, dropped, deadline, failure──▶ ENDING
+ *
+ *     ENDING ──pages free──▶ LEAVING ──last step has ended──▶ FREE
+ *       │ 5 s                   ▲
+ *       └─────▶ QUARANTINED ────┘ drained after all
  *
  *     state        parked until (waker)                              and at most (deadline)
  *     WAITING      it is the oldest in the pool's line and pages     the request's deadline; the stream

@@ -25,10 +25,10 @@ enum { WIRE_DEPTH_MAX = 16 };
 
 /* Walks one message. INVALID, with the field named in `err`, when
  *   - a string holds a NUL or is not UTF-8:  "sampling.stop[0]: invalid UTF-8 at byte 3"
- *   - the bytes are no well-formed message:  "token_ids: the field ends 7 bytes past the end of the
- * message"
+ *   - the bytes are no well-formed message:  "token_ids: the value ends past the end of the message"
  *   - a field has another wire type than its descriptor says, messages nest deeper than
- * WIRE_DEPTH_MAX, or a group is used. Unknown fields are walked over. Allocates nothing. */
+ *     WIRE_DEPTH_MAX, or a group is used.
+ * Unknown fields are walked over. Allocates nothing. */
 enum status wire_check(const ProtobufCMessageDescriptor *descriptor, const uint8_t *data,
                        size_t bytes, struct err *err);
 /* Both steps: checks, then unpacks. The message is freed with

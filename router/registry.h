@@ -8,11 +8,12 @@
  *
  * A node's states:
  *
- *     (new name) ──Register──▶ STARTING ◀──────── serving: false ───────── SERVING
- *                               │  │  ▲ └────── heartbeat, serving: true ────▲ │
- *                       drain   │  │  └──────────────────────┐                │ │ drain
- *                               ▼  │ stream ends,            │ Register       │ ▼
- *                            DRAINING  2.5 s of silence ──▶ DEAD ◀────────────┴ (any)
+ *     (new name) ──Register──▶ STARTING ──heartbeat, serving: true──▶ SERVING
+ *                               │    ▲                                 │   │
+ *                               │    └────heartbeat, serving: false────┘   │
+ *                               └──drain──────▶ DRAINING ◀──────────drain──┘
+ *
+ *     (any) ──its stream ends, 2.5 s of silence──▶ DEAD ──Register──▶ STARTING
  *
  *     state      waits for                  deadline
  *     STARTING   a heartbeat with serving   2.5 s since the last heartbeat: DEAD

@@ -3,9 +3,9 @@
  * A step has a budget of rows. Decoding sequences come first, one row each: their streams must not
  * stutter. What is left goes to prompts, in chunks, by two rules at once:
  *
- *     half of it   oldest prompt first        so that a long prompt is never starved by a stream of
- * short ones half of it   fewest rows left first     so that a short prompt behind a 30,000-token
- * one waits a few chunks, not all
+ *     half of it   oldest prompt first        a long prompt is never starved by a stream of short ones
+ *     half of it   fewest rows left first     a short prompt behind a 30,000-token one waits a few
+ *                                             chunks, not all
  *
  * and what one half cannot use goes to the other. A prompt alone gets everything. A chunk is cut
  * down to a page boundary where it can be, because only finished pieces leave a prefill node,

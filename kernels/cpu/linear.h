@@ -29,8 +29,8 @@ struct cpu_weights_options {
     enum kern_compute compute;
     size_t out_rows;  /* outputs, > 0 */
     size_t in_cols;   /* k, > 0, a multiple of 32, at most 2^20 */
-    const void *data; /* [out_rows] rows as the file holds them; must stay mapped while the weights
-                       * live, for cpu_weights_row alone (any alignment) */
+    const void *data; /* [out_rows] rows as the file holds them, any alignment; for cpu_weights_row
+                         alone they must stay mapped while the weights live */
 };
 
 /* Repacks one matrix. STATUS_FORMAT when a scale, minimum or float weight is not finite (the
