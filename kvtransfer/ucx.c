@@ -607,6 +607,8 @@ static enum status context_create(struct ucx_xfer *ucx, const struct xfer_option
         {"MM_ERROR_HANDLING", shm ? "y" : NULL},
         {"PUT_ENABLE", shm || rdma ? NULL : "n"}, /* UCX_TCP_...: here without the layer's prefix */
         {"PORT_RANGE", shm || rdma ? NULL : options->port_range},
+        /* else the loop would sit in connect(2) for as long as a peer's filter drops our SYN */
+        {"CONN_NB", shm || rdma ? NULL : "y"},
         {"RNDV_SCHEME", rdma ? "get_zcopy" : NULL}, /* D reads; a frozen P has nothing to write */
         {"PROTO_ENABLE", "n"},
         {"KEEPALIVE_INTERVAL", "1s"},
