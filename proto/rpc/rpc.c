@@ -158,6 +158,7 @@ enum status rpc_create(struct loop *loop, struct rpc **rpc_out, struct err *err)
     if (rc) {
         grpc_completion_queue_shutdown(rpc->queue);
         grpc_completion_queue_destroy(rpc->queue);
+        grpc_shutdown();
         loop_waker_finish(&rpc->waker);
         free(rpc);
         return err_set(err, STATUS_MEMORY, "rpc: cannot start a thread: %s", strerror(rc));
@@ -191,8 +192,7 @@ void rpc_destroy(struct rpc *rpc)
     loop_hook_remove(&rpc->take_hook);
     loop_hook_remove(&rpc->prepare_hook);
     loop_waker_finish(&rpc->waker);
-    /* No grpc_shutdown: in 1.51 it closes its poller's epoll descriptor while the poller may still wait on it, which
-     * aborts the process at the very moment when it wants to say how it ended. Core stays until the process goes. */
+    grpc_shutdown_blocking();
     free(rpc);
 }
 
