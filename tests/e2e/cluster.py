@@ -16,7 +16,9 @@ import time
 import urllib.error
 import urllib.request
 
-import grpc
+# The child of a fork would restart gRPC's poller, find its descriptors closed, and abort before it becomes our program.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+import grpc  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BATON_BUILD", os.path.join(ROOT, "build"))
