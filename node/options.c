@@ -80,7 +80,8 @@ static struct config_option table[] = {
      .initial = "auto",
      .sections = CONFIG_COMMON | CONFIG_NODE,
      .argument = "NAME",
-     .help = "instruction set of the CPU backend; any gives the same bits"},
+     .help = "instruction set of the CPU backend: auto, plain, avx2, avx512, avx512vnni; any gives "
+             "the same bits"},
     {.key = "compute",
      .type = CONFIG_ENUM,
      FIELD(compute),
@@ -203,7 +204,7 @@ static struct config_option table[] = {
      FIELD(kv_filter),
      .initial = "true",
      .sections = CONFIG_COMMON | CONFIG_NODE,
-     .help = "drop KV connections that the router did not announce"},
+     .help = "over TCP, drop KV connections that the router did not announce"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),
@@ -236,7 +237,7 @@ const struct config_schema *node_options_schema(const char *program, const char 
             table[i].initial = node_role_text(role);
     snprintf(
         example, sizeof example,
-        "%s --model model.gguf --router 10.0.0.1:7071 --kv_interface eth0 --kv_host 10.0.0.2\n",
+        "  %s --model model.gguf --router 10.0.0.1:7071 --kv-interface eth0 --kv-host 10.0.0.2\n",
         program);
     schema = (struct config_schema){
         .program = program,

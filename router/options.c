@@ -132,8 +132,8 @@ const struct config_schema *router_options_schema(const char *version)
         .program = "baton-router",
         .section = "router",
         CONFIG_TABLE(table),
-        .summary = "Takes requests, places them on prefill and decode nodes, and streams the "
-                   "answers.",
+        .summary = "takes requests, places them on prefill and decode nodes, and streams the "
+                   "answers",
         .example = "  baton-router --model model.gguf --grpc 127.0.0.1:7070\n"
                    "  baton-prefill --model model.gguf --router 127.0.0.1:7071\n"
                    "  baton-decode --model model.gguf --router 127.0.0.1:7071\n",
