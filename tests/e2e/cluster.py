@@ -22,6 +22,7 @@ import grpc  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BATON_BUILD", os.path.join(ROOT, "build"))
+SANITIZED = "ASAN_OPTIONS" in os.environ  # the programs carry sanitizers
 SLACK = float(os.environ.get("BATON_TEST_SLACK", "5"))  # bounds named in time are multiplied by this
 
 
@@ -330,6 +331,8 @@ class Cluster:
         if self.channel:
             self.channel.close()
         for process in reversed(list(self.processes.values())):
+            if SANITIZED:
+                process.terminate()  # an orderly end, at which the leak checker looks
             process.kill()
         shutil.rmtree(self.run_dir, ignore_errors=True)
 

@@ -7,8 +7,7 @@ import signal
 import threading
 import time
 
-import grpc
-from cluster import Answer, Cluster, request, tiny_model
+from cluster import Answer, Cluster, grpc, request, tiny_model
 
 KINDS = 120  # different requests; each is asked many times
 

@@ -3,9 +3,8 @@ import random
 import threading
 import time
 
-import grpc
 import tap
-from cluster import SLACK, Cluster, pb_grpc, request, tiny_model
+from cluster import Cluster, SLACK, grpc, pb_grpc, request, tiny_model
 
 REQUESTS = 500
 

@@ -4,9 +4,8 @@ import signal
 import threading
 import time
 
-import grpc
 import tap
-from cluster import SLACK, Answer, Cluster, pb, request, tiny_model
+from cluster import Answer, Cluster, SLACK, grpc, pb, request, tiny_model
 
 TOKENS = 400  # enough that the answer is still being made when the client has read the first of it
 

@@ -6,9 +6,8 @@ import sys
 import tempfile
 import threading
 
-import grpc
 import tap
-from cluster import ROOT, SLACK, Cluster, pb, request, tiny_model
+from cluster import Cluster, ROOT, SANITIZED, SLACK, grpc, pb, request, tiny_model
 
 _cluster = None
 
@@ -306,7 +305,8 @@ def test_no_leak_after_a_thousand_requests():
         for p in cluster.processes.values():
             rss, descriptors = before[p.name]
             assert p.descriptors() <= descriptors + 2, p.name
-            assert p.rss_bytes() <= rss * 1.05 + (4 << 20), (p.name, rss, p.rss_bytes())
+            if not SANITIZED:  # whose allocator keeps what is freed; it finds leaks at the end by itself
+                assert p.rss_bytes() <= rss * 1.05 + (4 << 20), (p.name, rss, p.rss_bytes())
 
 
 def test_zz_the_shared_cluster_is_clean():
