@@ -116,6 +116,8 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
         return plan(limits, &lonely, 1, shares_out);
     }
     state->alone_last = false;
+    if (!together)
+        return 0;
     qsort(candidates, together, sizeof *candidates, decode_then_age);
     return plan(limits, candidates, together, shares_out);
 }
