@@ -204,7 +204,9 @@ static void declare_gauges(struct cluster *cluster, struct metrics *metrics)
 void cluster_tick(struct cluster *cluster)
 {
     uint64_t now_ns = loop_now_ns(cluster->loop);
-    if (registry_covered(&cluster->core->registry))
+    struct registry *registry = &cluster->core->registry;
+    /* the first time also until the nodes have met, so that nobody's first request waits for that */
+    if (registry_covered(registry) && (cluster->covered_ns || registry_met(registry)))
         cluster->covered_ns = now_ns;
     bool serving = !cluster->core->draining && cluster->covered_ns &&
                    now_ns - cluster->covered_ns < cover_grace_ns;

@@ -164,6 +164,11 @@ static void take_run(struct core *core, struct node *node, const Baton__Node__V1
     }
     uint32_t accepted = r->answer.received - before;
     r->timing.kv_bytes_moved += run->kv_bytes_moved;
+    /* D's repetition of the first token may have overtaken P's own report, which alone says how long the prompt took */
+    if (leg == r->source && run->prefill_us && !r->timing.prefill_us && !r->replays) {
+        r->timing.prefill_us = run->prefill_us;
+        r->timing.cached_tokens = run->cached_tokens;
+    }
     if (accepted) {
         r->progress_ns = core->registry.patient_ns;
         note_times(core, r, run, accepted);

@@ -1,7 +1,6 @@
 /* See program.h. */
 #include "router/program.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "proto/address.h"
 #include "proto/http/http.h"
 #include "proto/rpc/health.h"
 #include "proto/rpc/reflection.h"
@@ -139,21 +139,6 @@ static void signal_caught(void *context, int number)
 
 /* --- start --- */
 
-static enum status address_write(const char *path, const char *address, struct err *err)
-{
-    if (!path)
-        return STATUS_OK;
-    /* whole or not at all: a reader polls for it */
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.part", path);
-    FILE *file = fopen(temporary, "we");
-    bool good = file && fprintf(file, "%s\n", address) > 0;
-    good = file && fclose(file) == 0 && good;
-    if (!good || rename(temporary, path))
-        return err_set(err, STATUS_IO, "%s: %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
 static enum status server_create(struct program *program, const char *what,
                                  const struct config_address *address, size_t message_bytes_max,
                                  struct rpc_server **server_out, struct err *err)
@@ -231,7 +216,7 @@ static enum status addresses_tell(struct program *program, struct err *err)
     for (int i = 0; i < 3; i++) {
         addresses[i].port = (uint16_t)ports[i];
         config_format_address(&addresses[i], texts[i], sizeof texts[i]);
-        enum status status = address_write(files[i], texts[i], err);
+        enum status status = address_write_file(files[i], texts[i], err);
         if (status)
             return status;
     }

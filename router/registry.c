@@ -528,6 +528,24 @@ bool registry_covered(const struct registry *registry)
     return !registry->uncovered_ns && gathered(registry);
 }
 
+bool registry_met(struct registry *registry)
+{
+    struct placement_view view = registry_view(registry);
+    bool pairs = false;
+    for (size_t p = 0; p < view.node_count; p++)
+        for (size_t d = 0; d < view.node_count; d++) {
+            const struct placement_node *from = &view.nodes[p], *to = &view.nodes[d];
+            if (!from->serving || !to->serving)
+                continue;
+            if (p == d ? from->role == PLACEMENT_MIXED
+                       : from->role < to->role &&
+                             view.links[p * view.link_stride + d] == PLACEMENT_LINK_UP)
+                return true;
+            pairs |= from->role < to->role;
+        }
+    return !pairs; /* nobody to meet: each serves alone */
+}
+
 struct placement_view registry_view(struct registry *registry)
 {
     registry_links_refresh(registry);

@@ -183,6 +183,9 @@ struct node *registry_find(const struct registry *registry, const char *name);
 struct placement_view registry_view(struct registry *registry);
 /* Some node can serve, and the cluster has had time to gather. */
 bool registry_covered(const struct registry *registry);
+/* A request would find a way now: a mixed node, or a prefill and a decode node whose link is up (or has not been heard of for
+ * two seconds), or only nodes of one role. */
+bool registry_met(struct registry *registry);
 /* The largest pool among live nodes, in pages; 0: no node. */
 uint32_t registry_pages_max(const struct registry *registry);
 uint32_t registry_context_tokens(const struct registry *registry);
