@@ -1,7 +1,6 @@
 /* See program.h. */
 #include "node/program.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "node/health.h"
+#include "proto/address.h"
 
 struct program {
     const struct node_program *of;
@@ -167,21 +167,6 @@ static void signal_caught(void *context, int number)
 
 /* --- start and end --- */
 
-static enum status address_write(const char *path, const char *address, struct err *err)
-{
-    if (!path)
-        return STATUS_OK;
-    /* whole or not at all: a reader polls for it */
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.part", path);
-    FILE *file = fopen(temporary, "we");
-    bool good = file && fprintf(file, "%s\n", address) > 0;
-    good = file && fclose(file) == 0 && good;
-    if (!good || rename(temporary, path))
-        return err_set(err, STATUS_IO, "%s: %s", path, strerror(errno));
-    return STATUS_OK;
-}
-
 static void name_make(struct program *program)
 {
     char host[128] = "node";
@@ -221,10 +206,11 @@ static enum status start(struct program *program, struct err *err)
     if (status)
         return status;
     name_make(program);
-    status = address_write(program->options.grpc_file, health_grpc_address(program->health), err);
+    status =
+        address_file_write(program->options.grpc_file, health_grpc_address(program->health), err);
     if (!status)
-        status =
-            address_write(program->options.http_file, health_http_address(program->health), err);
+        status = address_file_write(program->options.http_file,
+                                    health_http_address(program->health), err);
     if (status)
         return status;
     program->loading = true;

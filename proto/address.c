@@ -137,3 +137,18 @@ enum status address_listen(const char *address, int *fd_out, int *port_out, stru
     *port_out = socket_port(fd);
     return STATUS_OK;
 }
+
+enum status address_file_write(const char *path, const char *address, struct err *err)
+{
+    if (!path)
+        return STATUS_OK;
+    /* whole or not at all: a reader polls for it */
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.part", path);
+    FILE *file = fopen(temporary, "we");
+    bool good = file && fprintf(file, "%s\n", address) > 0;
+    good = file && fclose(file) == 0 && good;
+    if (!good || rename(temporary, path))
+        return err_set(err, STATUS_IO, "%s: %s", path, strerror(errno));
+    return STATUS_OK;
+}

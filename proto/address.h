@@ -17,5 +17,7 @@ enum status address_split(const char *address, char host_out[ADDRESS_HOST_BYTES]
 enum status address_probe(const char *address, struct err *err);
 /* A listening TCP socket on the first address that it resolves to, non-blocking and close-on-exec; fails as above. */
 enum status address_listen(const char *address, int *fd_out, int *port_out, struct err *err);
+/* Writes `address` and a line feed to the file at `path`, whole or not at all. A NULL path: nothing is asked for. IO. */
+enum status address_file_write(const char *path, const char *address, struct err *err);
 
 #endif

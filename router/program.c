@@ -216,7 +216,7 @@ static enum status addresses_tell(struct program *program, struct err *err)
     for (int i = 0; i < 3; i++) {
         addresses[i].port = (uint16_t)ports[i];
         config_format_address(&addresses[i], texts[i], sizeof texts[i]);
-        enum status status = address_write_file(files[i], texts[i], err);
+        enum status status = address_file_write(files[i], texts[i], err);
         if (status)
             return status;
     }
