@@ -29,7 +29,6 @@ struct memory_peer {
         serial; /* the how-manieth endpoint of this worker to that one: pairs endpoints of both sides */
     bool failing; /* peer_failed is to be told */
     enum status cause;
-    struct list ops; /* outstanding struct xfer_op */
 };
 
 struct message {
@@ -133,23 +132,6 @@ static void message_queue(struct message *message)
 
 /* --- operations --- */
 
-static void op_start(struct memory_peer *peer, struct xfer_op *op)
-{
-    op->peer = &peer->base;
-    peer->base.load.ops++;
-    list_push_back(&peer->ops, &op->link);
-}
-
-static void op_finish(struct xfer_op *op, enum status status)
-{
-    struct xfer_peer *peer = op->peer;
-    list_remove(&op->link);
-    peer->load.ops--;
-    if (status == STATUS_OK)
-        peer->load.ops_done++;
-    op->done(op, status);
-}
-
 /* Tells the sender that its piece was moved or dropped. */
 static void piece_finish(struct message *message)
 {
@@ -225,8 +207,8 @@ static unsigned peer_settle(struct memory_peer *peer)
     }
     if (peer->base.state != XFER_PEER_CLOSING)
         return count;
-    while (!list_empty(&peer->ops)) {
-        op_finish(container_of(peer->ops.next, struct xfer_op, link), STATUS_CLOSED);
+    while (!list_empty(&peer->base.ops)) {
+        xfer_op_finish(container_of(peer->base.ops.next, struct xfer_op, link), STATUS_CLOSED);
         count++;
     }
     peer->base.state = XFER_PEER_FREE;
@@ -262,7 +244,7 @@ static enum status memory_peer_open(struct xfer *xfer, const uint8_t *address, s
             continue;
         *peer = (struct memory_peer){
             .base = {.xfer = xfer, .context = context, .state = XFER_PEER_OPEN}};
-        list_init(&peer->ops);
+        list_init(&peer->base.ops);
         for (unsigned j = 0; j < hub->workers_max; j++) {
             struct memory_worker *other = hub->workers[j];
             if (other && other->address == wanted && !other->killed)
@@ -363,7 +345,7 @@ static enum status memory_send_piece(struct xfer_peer *base, const void *header,
     message->send_op = op;
     message->payload = payload;
     message->payload_bytes = payload_bytes;
-    op_start(peer, op);
+    xfer_op_start(&peer->base, op);
     if (peer->remote->killed)
         message_destroy(message);
     else if (faults_apply(worker->hub, message))
@@ -384,7 +366,7 @@ static enum status memory_accept(struct xfer_incoming *base, struct xfer_peer *p
     message->receive_op = op;
     message->receive_peer = peer_of(peer);
     message->memory = memory;
-    op_start(message->receive_peer, op);
+    xfer_op_start(&message->receive_peer->base, op);
     return STATUS_OK;
 }
 
@@ -398,7 +380,7 @@ static void data_move(struct memory_worker *worker, struct message *message)
         ((uint8_t *)message->memory)[bit / 8] ^= 1u << (bit & 7);
         worker->hub->counters.pieces_flipped++;
     }
-    op_finish(message->receive_op, STATUS_OK);
+    xfer_op_finish(message->receive_op, STATUS_OK);
     message->receive_op = NULL;
     message->receive_peer = NULL;
     piece_finish(message);
@@ -428,7 +410,7 @@ static void message_act(struct memory_worker *worker, struct message *message)
     case MESSAGE_SENT: {
         struct xfer_op *op = message->send_op;
         message_destroy(message);
-        op_finish(op, STATUS_OK);
+        xfer_op_finish(op, STATUS_OK);
         break;
     }
     case MESSAGE_ENDED:

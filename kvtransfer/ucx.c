@@ -40,7 +40,6 @@ struct ucx_peer {
     void *close_request; /* in flight; NULL: none, or done */
     bool failed;
     enum status cause;
-    struct list ops; /* outstanding struct xfer_op */
 };
 
 struct ucx_slot {
@@ -136,23 +135,6 @@ const char *xfer_ucx_version(void)
 
 /* --- operations --- */
 
-static void op_start(struct ucx_peer *peer, struct xfer_op *op)
-{
-    op->peer = &peer->base;
-    peer->base.load.ops++;
-    list_push_back(&peer->ops, &op->link);
-}
-
-static void op_finish(struct xfer_op *op, enum status status)
-{
-    struct xfer_peer *peer = op->peer;
-    list_remove(&op->link);
-    peer->load.ops--;
-    if (status == STATUS_OK)
-        peer->load.ops_done++;
-    op->done(op, status);
-}
-
 /* What ends inside the posting call is told from the next progress. */
 static void op_complete_later(struct ucx_xfer *ucx, struct xfer_op *op, enum status status)
 {
@@ -169,7 +151,7 @@ static void op_ended(void *request, ucs_status_t status, struct xfer_op *op)
     if (ucx->posting == op)
         op_complete_later(ucx, op, status_of(status));
     else
-        op_finish(op, status_of(status));
+        xfer_op_finish(op, status_of(status));
 }
 
 static void op_sent(void *request, ucs_status_t status, void *user_data)
@@ -203,7 +185,7 @@ static unsigned completed_tell(struct ucx_xfer *ucx)
     unsigned count = 0;
     while (!list_empty(&ucx->completed)) {
         struct xfer_op *op = container_of(ucx->completed.next, struct xfer_op, link);
-        op_finish(op, (enum status)op->note);
+        xfer_op_finish(op, (enum status)op->note);
         count++;
     }
     return count;
@@ -278,7 +260,7 @@ static enum status ucx_send_piece(struct xfer_peer *base, const void *header, si
     if (peer->failed)
         return STATUS_CLOSED;
     memcpy(op->header, header, header_bytes); /* UCX reads it until completion */
-    op_start(peer, op);
+    xfer_op_start(&peer->base, op);
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
@@ -311,7 +293,7 @@ static enum status ucx_accept(struct xfer_incoming *base, struct xfer_peer *peer
     struct ucx_peer *peer = peer_of(peer_base);
     assert(!incoming->accepted);
     incoming->accepted = true;
-    op_start(peer, op);
+    xfer_op_start(&peer->base, op);
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
         .cb.recv_am = op_received,
@@ -376,7 +358,7 @@ static enum status ucx_peer_open(struct xfer *xfer, const uint8_t *address, size
         .err_handler = {.cb = on_endpoint_error, .arg = peer},
     };
     *peer = (struct ucx_peer){.base = {.xfer = xfer, .context = context}};
-    list_init(&peer->ops);
+    list_init(&peer->base.ops);
     ucx_said[0] = '\0';
     ucs_status_t status = ucp_ep_create(ucx->worker, &params, &peer->endpoint);
     if (status != UCS_OK)
@@ -518,8 +500,8 @@ static void ucx_close_books(struct ucx_xfer *ucx)
         struct ucx_peer *peer = &ucx->peers[i];
         if (peer->base.state == XFER_PEER_FREE)
             continue;
-        while (!list_empty(&peer->ops))
-            op_finish(container_of(peer->ops.next, struct xfer_op, link), STATUS_CLOSED);
+        while (!list_empty(&peer->base.ops))
+            xfer_op_finish(container_of(peer->base.ops.next, struct xfer_op, link), STATUS_CLOSED);
         peer->base.state = XFER_PEER_FREE;
         ucx->base.handler.peer_closed(ucx->base.handler.context, peer->base.context, &peer->base);
     }

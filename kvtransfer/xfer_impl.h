@@ -39,7 +39,27 @@ struct xfer_peer {
     void *context;
     enum xfer_peer_state state;
     struct xfer_load load;
+    struct list ops; /* outstanding struct xfer_op */
 };
+
+/* An operation is outstanding from here to xfer_op_finish. */
+static inline void xfer_op_start(struct xfer_peer *peer, struct xfer_op *op)
+{
+    op->peer = peer;
+    peer->load.ops++;
+    list_push_back(&peer->ops, &op->link);
+}
+
+/* Takes it off its peer and calls `done`. */
+static inline void xfer_op_finish(struct xfer_op *op, enum status status)
+{
+    struct xfer_peer *peer = op->peer;
+    list_remove(&op->link);
+    peer->load.ops--;
+    if (status == STATUS_OK)
+        peer->load.ops_done++;
+    op->done(op, status);
+}
 
 struct xfer_incoming {
     struct xfer *xfer;
