@@ -1,16 +1,22 @@
-/* Whole passes of the engine on a real model, each beside the limit that binds it, measured in the same run: prefill of 512
- * tokens beside the arithmetic peak, decode of one sequence beside the read bandwidth, batches beside both, attention over
- * 8,000 positions beside the read bandwidth.
+/* Whole passes of the engine on a real model, in tokens a second, each beside what the machine's limits would allow, measured
+ * in the same run, and beside llama.cpp where its figures are given (peers.py):
  *
- *     bench_engine [--json FILE] MODEL [THREADS] [SECONDS]
+ *     bench_engine [--json FILE] [--peers FILE] MODEL [SECONDS]
  *
- * Prefill counts 2 operations a weight and row (the head for the one sampled row) and 4 x head_dim a query head and pair of
- * positions for attention. Peaks are those of one thread, times the threads. Times are the best of several steps: with one
- * thread the process's own processor time, so that a figure does not depend on who else wants the core; with more the
- * engine's clock, first to last operation.
+ * One thread first, then as many as there are CPUs. The limit of a prefill is its arithmetic at the machine's peaks: 2
+ * operations a weight and row at the peak of the weights' type (the head for the one sampled row), 4 x head_dim a query head
+ * and pair of positions at the f32 peak. The limit of a decode step is the longer of that and of reading the weights once and
+ * each sequence's KV. Attention over 8,000 positions is held against the read bandwidth.
+ *
+ * Times are the best of several steps: with one thread the process's own processor time, so that a figure does not depend on
+ * who else wants the core; with more the engine's clock, first to last operation.
+ *
+ * --peers: lines of "ID TOKENS_A_SECOND".
  * Owner: the main thread. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -18,12 +24,26 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/peaks.h"
 
-enum { PROMPT = 512, PAGE_TOKENS = 64, SEQS_MAX = 32, SEQ_PAGES = 10, LONG = 8000 };
+/* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
+enum { PROMPT = 512, PAGE_TOKENS = 64, SEQS_MAX = 32, SEQ_PAGES = 10, LONG = 8000, DECODE_AT = 32 };
+enum { PEERS_MAX = 64 };
 
 struct limits {
-    struct peaks peaks; /* of all threads together */
-    double bandwidth;
-    double seconds; /* to spend on each figure */
+    struct peaks peaks;
+    double bandwidth; /* GB/s, reading as many bytes as the weights have */
+    double seconds;   /* to spend on each figure */
+};
+
+struct peer {
+    char id[64];
+    double value;
+};
+
+struct report {
+    struct bench bench;
+    struct limits limits;
+    struct peer peers[PEERS_MAX];
+    size_t peer_count;
 };
 
 struct subject {
@@ -117,96 +137,105 @@ static double step_best(struct subject *subject, const struct limits *limits, ui
     return best;
 }
 
-static double attention_operations(const struct subject *subject, double pairs)
+/* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
+static void add(struct report *report, const struct subject *subject, const char *name,
+                struct bench_record record)
 {
     const struct engine_info *info = engine_info(subject->engine);
-    return 4.0 * info->head_dim * info->heads * info->layers * pairs;
+    char id[64], type[16];
+    snprintf(type, sizeof type, "%s",
+             info->compute == KERN_COMPUTE_F32
+                 ? "f32"
+                 : tensor_type_name(subject->model->layers[0].ffn_up->type));
+    for (char *c = type; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    snprintf(id, sizeof id, "%s_%s_%ut", name, type, info->threads);
+    record.id = id;
+    for (size_t i = 0; i < report->peer_count; i++)
+        if (strcmp(report->peers[i].id, id) == 0) {
+            record.peer_name = "llama.cpp";
+            record.peer = report->peers[i].value;
+        }
+    bench_add(&report->bench, &record);
 }
 
-static void bench_prefill(struct bench *bench, struct subject *subject, const struct limits *limits,
-                          const char *id, const char *peak_name, double peak)
+/* 1e9 operations a second at which products with a matrix of this type can go at best. */
+static double weight_peak(const struct subject *subject, const struct limits *limits, uint32_t type)
 {
-    double seconds = step_best(subject, limits, 1, PROMPT, 0);
-    double operations = 2 * (subject->weights_layer * PROMPT + subject->weights_head) +
-                        attention_operations(subject, PROMPT * (PROMPT + 1) / 2.0);
-    char name[64];
-    snprintf(name, sizeof name, "%s_rate", id);
-    bench_add(bench,
-              &(struct bench_record){.id = name, .value = PROMPT / seconds, .unit = "tokens/s"});
-    bench_add(bench, &(struct bench_record){.id = id,
-                                            .value = operations / seconds * 1e-9,
-                                            .unit = "GOP/s",
-                                            BENCH_LIMIT(peak_name, peak)});
+    if (engine_info(subject->engine)->compute == KERN_COMPUTE_F32)
+        return limits->peaks.f32;
+    switch (type) {
+    case TENSOR_Q4_0:
+    case TENSOR_Q4_1:
+        return limits->peaks.nibble;
+    case TENSOR_Q8_0:
+        return limits->peaks.int8;
+    default:
+        return limits->peaks.f32;
+    }
 }
 
-static void bench_decode(struct bench *bench, struct subject *subject, const struct limits *limits,
-                         const char *id, uint32_t seqs)
+/* Seconds that `rows` rows through the layers, `samples` of them through the head and `pairs` of positions in attention take at
+ * the machine's peaks. */
+static double arithmetic_seconds(const struct subject *subject, const struct limits *limits,
+                                 double rows, double samples, double pairs)
 {
-    double seconds = step_best(subject, limits, seqs, 1, 100);
-    double operations = 2 * (subject->weights_layer + subject->weights_head) * seqs;
-    double bytes =
-        subject->bytes + 101.0 * (double)engine_info(subject->engine)->kv_bytes_per_token * seqs;
-    double gops = operations / seconds * 1e-9, read = bytes / seconds * 1e-9;
-    char name[64];
-    snprintf(name, sizeof name, "%s_rate", id);
-    bench_add(bench,
-              &(struct bench_record){.id = name, .value = seqs / seconds, .unit = "tokens/s"});
-    struct bench_record by_memory = {.id = id,
-                                     .value = read,
-                                     .unit = "GB/s",
-                                     BENCH_LIMIT("read bandwidth GB/s", limits->bandwidth)};
-    struct bench_record by_arithmetic = {.id = id,
-                                         .value = gops,
-                                         .unit = "GOP/s",
-                                         BENCH_LIMIT(limits->peaks.int8_name, limits->peaks.int8)};
-    bench_add(bench,
-              read / limits->bandwidth > gops / limits->peaks.int8 ? &by_memory : &by_arithmetic);
+    const struct engine_info *info = engine_info(subject->engine);
+    const struct model_file *model = subject->model;
+    double layers = 2 * subject->weights_layer * rows /
+                    weight_peak(subject, limits, model->layers[0].ffn_up->type);
+    double head =
+        2 * subject->weights_head * samples / weight_peak(subject, limits, model->output->type);
+    double attention =
+        4.0 * info->head_dim * info->heads * info->layers * pairs / limits->peaks.f32;
+    return (layers + head + attention) * 1e-9;
+}
+
+static void bench_prefill(struct report *report, struct subject *subject)
+{
+    double seconds = step_best(subject, &report->limits, 1, PROMPT, 0);
+    double limit =
+        arithmetic_seconds(subject, &report->limits, PROMPT, 1, PROMPT * (PROMPT + 1) / 2.0);
+    add(report, subject, "prefill512",
+        (struct bench_record){.value = PROMPT / seconds,
+                              .unit = "tokens/s",
+                              BENCH_LIMIT("at the arithmetic peak", PROMPT / limit)});
+}
+
+static void bench_decode(struct report *report, struct subject *subject, const char *name,
+                         uint32_t seqs)
+{
+    const struct limits *limits = &report->limits;
+    double seconds = step_best(subject, limits, seqs, 1, DECODE_AT), pairs = DECODE_AT + 1.0;
+    double arithmetic = arithmetic_seconds(subject, limits, seqs, seqs, pairs * seqs);
+    double kv_bytes = (double)engine_info(subject->engine)->kv_bytes_per_token;
+    double reading = (subject->bytes + pairs * kv_bytes * seqs) / limits->bandwidth * 1e-9;
+    bool memory = reading > arithmetic;
+    add(report, subject, name,
+        (struct bench_record){
+            .value = seqs / seconds,
+            .unit = "tokens/s",
+            BENCH_LIMIT(memory ? "at the read bandwidth" : "at the arithmetic peak",
+                        seqs / (memory ? reading : arithmetic))});
 }
 
 /* The difference of a step at position 8,000 and one at position 0 is attention over 8,000 positions (and reading stale
- * pages: attention's time does not depend on what they hold). */
-static void bench_attention(struct bench *bench, struct subject *subject,
-                            const struct limits *limits, const char *id)
+ * pages: attention's time does not depend on what they hold). The limit is measured with as many bytes. */
+static void bench_attention(struct report *report, struct subject *subject)
 {
-    double far = step_best(subject, limits, 1, 1, LONG), near = step_best(subject, limits, 1, 1, 0);
     double bytes = (double)engine_info(subject->engine)->kv_bytes_per_token * LONG;
-    bench_add(bench, &(struct bench_record){.id = id,
-                                            .value = bytes / (far - near) * 1e-9,
-                                            .unit = "GB/s",
-                                            BENCH_LIMIT("read bandwidth GB/s", limits->bandwidth)});
+    double far = step_best(subject, &report->limits, 1, 1, LONG),
+           near = step_best(subject, &report->limits, 1, 1, 0);
+    bench_add(&report->bench,
+              &(struct bench_record){
+                  .id = "attn_decode_8k_f16",
+                  .value = bytes / (far - near) * 1e-9,
+                  .unit = "GB/s",
+                  BENCH_LIMIT("read bandwidth", peaks_read_bandwidth((size_t)bytes, 1))});
 }
 
-static void limits_measure(struct limits *limits, enum cpu_isa_level isa, unsigned threads)
+static void bench_threads(struct report *report, struct model_file *model, unsigned threads)
 {
-    size_t bytes = (size_t)256 << 20;
-    void *memory = malloc(bytes);
-    if (!memory)
-        die("no memory");
-    memset(memory, 1, bytes);
-    peaks_measure(isa, &limits->peaks);
-    limits->bandwidth = peaks_read_bandwidth(memory, bytes);
-    limits->peaks.f32 *= threads;
-    limits->peaks.int8 *= threads;
-    limits->peaks.nibble *= threads;
-    free(memory);
-}
-
-int main(int argc, char **argv)
-{
-    struct bench bench;
-    int count = bench_begin(&bench, &argc, argv);
-    if (count < 1)
-        die("usage: bench_engine [--json FILE] MODEL [THREADS] [SECONDS]");
-    unsigned threads = count > 1 ? (unsigned)atoi(argv[2]) : 1;
-    struct limits limits = {.seconds = count > 2 ? atof(argv[3]) : 2.0};
-    struct err err = ERR_INIT;
-    struct model_file *model;
-    if (model_open(argv[1], &model, &err) != STATUS_OK)
-        die(err.message);
-    if (cpu_isa_detect() == CPU_ISA_PLAIN)
-        die("this CPU has no AVX2: there is nothing to measure against");
-    limits_measure(&limits, cpu_isa_detect(), threads);
-
     struct engine_options options = {.threads = threads,
                                      .compute = KERN_COMPUTE_INT8,
                                      .kv_type = KERN_KV_F16,
@@ -215,24 +244,73 @@ int main(int argc, char **argv)
                                      .rows_max = PROMPT,
                                      .seqs_max = SEQS_MAX};
     struct subject subject;
-    double start = bench_now();
+    char id[64];
     subject_open(&subject, model, options);
-    bench_add(&bench,
-              &(struct bench_record){.id = "load", .value = bench_now() - start, .unit = "s"});
-    bench_prefill(&bench, &subject, &limits, "prefill_512_int8", limits.peaks.int8_name,
-                  limits.peaks.int8);
-    bench_decode(&bench, &subject, &limits, "decode_1_int8", 1);
-    bench_decode(&bench, &subject, &limits, "decode_16_int8", 16);
-    bench_decode(&bench, &subject, &limits, "decode_32_int8", 32);
-    if (engine_info(subject.engine)->context_tokens > LONG)
-        bench_attention(&bench, &subject, &limits, "attn_decode_8k_f16");
+    peaks_measure(cpu_isa_detect(), threads, &report->limits.peaks);
+    report->limits.bandwidth = peaks_read_bandwidth((size_t)subject.bytes, threads);
+    const struct peaks *peaks = &report->limits.peaks;
+    const struct {
+        const char *name, *unit;
+        double value;
+    } limits[] = {{"limit_read", "GB/s", report->limits.bandwidth},
+                  {"limit_f32", "GOP/s", peaks->f32},
+                  {"limit_int8", "GOP/s", peaks->int8},
+                  {"limit_nibble", "GOP/s", peaks->nibble}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        snprintf(id, sizeof id, "%s_%ut", limits[i].name, threads);
+        bench_add(&report->bench, &(struct bench_record){
+                                      .id = id, .value = limits[i].value, .unit = limits[i].unit});
+    }
+    bench_prefill(report, &subject);
+    bench_decode(report, &subject, "decode1", 1);
+    bench_decode(report, &subject, "decode16", 16);
+    bench_decode(report, &subject, "decode32", 32);
+    if (threads == 1 && engine_info(subject.engine)->context_tokens > LONG)
+        bench_attention(report, &subject);
     engine_destroy(subject.engine);
-
+    if (threads > 1)
+        return;
     options.compute = KERN_COMPUTE_F32;
     options.kv_type = KERN_KV_F32;
     subject_open(&subject, model, options);
-    bench_prefill(&bench, &subject, &limits, "prefill_512_f32", "f32 FMA", limits.peaks.f32);
+    bench_prefill(report, &subject);
     engine_destroy(subject.engine);
+}
+
+static void peers_read(struct report *report, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        die("the file of --peers cannot be read");
+    while (report->peer_count < PEERS_MAX &&
+           fscanf(file, "%63s %lf", report->peers[report->peer_count].id,
+                  &report->peers[report->peer_count].value) == 2)
+        report->peer_count++;
+    fclose(file);
+}
+
+int main(int argc, char **argv)
+{
+    static struct report report;
+    if (bench_begin(&report.bench, &argc, argv) < 1)
+        die("usage: bench_engine [--json FILE] [--peers FILE] MODEL [SECONDS]");
+    int next = 1;
+    if (argc > 3 && strcmp(argv[1], "--peers") == 0) {
+        peers_read(&report, argv[2]);
+        next = 3;
+    }
+    report.limits.seconds = argc > next + 1 ? atof(argv[next + 1]) : 2.0;
+    struct err err = ERR_INIT;
+    struct model_file *model;
+    if (model_open(argv[next], &model, &err) != STATUS_OK)
+        die(err.message);
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        die("this CPU has no AVX2: there is nothing to measure against");
+    bench_threads(&report, model, 1);
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    if (cpus > 1)
+        bench_threads(&report, model,
+                      cpus < PEAKS_THREADS_MAX ? (unsigned)cpus : PEAKS_THREADS_MAX);
     model_close(model);
-    return bench_end(&bench);
+    return bench_end(&report.bench);
 }

@@ -140,19 +140,6 @@ static void run_pass(void *data)
     }
 }
 
-/* GB/s of one thread reading as many bytes as the model has, over and over: what of it stays in the last cache counts for both. */
-static double same_bytes_bandwidth(const struct model *model)
-{
-    size_t bytes = (size_t)model->bytes / 4096 * 4096;
-    void *buffer = aligned_alloc(4096, bytes);
-    if (!buffer)
-        die("no memory");
-    memset(buffer, 1, bytes);
-    double bandwidth = peaks_read_bandwidth(buffer, bytes);
-    free(buffer);
-    return bandwidth;
-}
-
 /* Times passes of one model at several heights. */
 static void bench_model(struct bench *bench, const struct model *model, enum kern_compute compute,
                         const char *name, const char *peak_name, double peak)
@@ -162,7 +149,8 @@ static void bench_model(struct bench *bench, const struct model *model, enum ker
                         .hidden = random_acts(model->isa, compute, HIDDEN),
                         .feed = random_acts(model->isa, compute, FEED)};
     bool head = model->count == 1;
-    double bandwidth = same_bytes_bandwidth(model);
+    /* with as many bytes: what of them stays in the last cache counts for both */
+    double bandwidth = peaks_read_bandwidth((size_t)model->bytes, 1);
     pass.out = malloc((head ? 32 * (size_t)WORDS : ROWS_MAX * (size_t)FEED) * sizeof(float));
     for (size_t i = 0; i < sizeof(heights) / sizeof(*heights) - head; i++) {
         char id[64];
@@ -226,15 +214,9 @@ static void bench_quant(struct bench *bench, enum cpu_isa_level isa)
 
 static void bench_linear(struct bench *bench, enum cpu_isa_level isa)
 {
-    size_t buffer_bytes = (size_t)256 << 20;
-    void *buffer = aligned_alloc(64, buffer_bytes);
-    if (!buffer)
-        die("no memory");
-    memset(buffer, 1, buffer_bytes);
-    double bandwidth = peaks_read_bandwidth(buffer, buffer_bytes);
-    free(buffer);
+    double bandwidth = peaks_read_bandwidth((size_t)256 << 20, 1);
     struct peaks peaks;
-    peaks_measure(isa, &peaks);
+    peaks_measure(isa, 1, &peaks);
     bench_add(bench, &(struct bench_record){
                          .id = "read_bandwidth_1t", .value = bandwidth, .unit = "GB/s"});
     bench_add(bench,

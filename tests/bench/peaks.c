@@ -1,9 +1,86 @@
 /* See peaks.h. x86-64 alone. */
 #include "tests/bench/peaks.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 
 #include "tests/bench/bench.h"
+
+/* --- threads that work between two barriers --- */
+
+struct team {
+    unsigned threads;
+    void (*run)(void *data);
+    void *data[PEAKS_THREADS_MAX];
+    bool ending;
+    pthread_barrier_t begin, end;
+    pthread_t others[PEAKS_THREADS_MAX];
+};
+
+struct member {
+    struct team *team;
+    unsigned index;
+};
+
+static void *member_main(void *data)
+{
+    struct member member = *(struct member *)data;
+    pthread_barrier_wait(&member.team->end);
+    for (;;) {
+        pthread_barrier_wait(&member.team->begin);
+        if (member.team->ending)
+            return NULL;
+        member.team->run(member.team->data[member.index]);
+        pthread_barrier_wait(&member.team->end);
+    }
+}
+
+static void team_start(struct team *team)
+{
+    pthread_barrier_init(&team->begin, NULL, team->threads);
+    pthread_barrier_init(&team->end, NULL, team->threads);
+    struct member members[PEAKS_THREADS_MAX];
+    for (unsigned i = 1; i < team->threads; i++) {
+        members[i] = (struct member){team, i};
+        if (pthread_create(&team->others[i], NULL, member_main, &members[i]) != 0) {
+            fprintf(stderr, "peaks: no thread\n");
+            exit(1);
+        }
+    }
+    pthread_barrier_wait(&team->end); /* all have copied their member */
+}
+
+static void team_stop(struct team *team)
+{
+    team->ending = true;
+    pthread_barrier_wait(&team->begin);
+    for (unsigned i = 1; i < team->threads; i++)
+        pthread_join(team->others[i], NULL);
+    pthread_barrier_destroy(&team->begin);
+    pthread_barrier_destroy(&team->end);
+}
+
+static void team_round(void *data)
+{
+    struct team *team = data;
+    pthread_barrier_wait(&team->begin);
+    team->run(team->data[0]);
+    pthread_barrier_wait(&team->end);
+}
+
+/* Seconds of the fastest round. */
+static double team_best(struct team *team, double seconds)
+{
+    return team->threads == 1 ? bench_best_cpu(seconds, team->run, team->data[0])
+                              : bench_best(seconds, team_round, team);
+}
+
+/* --- arithmetic --- */
 
 enum { PASSES = 20000 };
 
@@ -48,62 +125,142 @@ DEFINE_LOOP(loop_narrow, "avx2,fma", CLOBBERS_AVX2, CHAINS_AVX2(MADDUBS_NARROW))
 DEFINE_LOOP(loop_fma_512, "avx512f", CLOBBERS_AVX512, CHAINS_AVX512(FMA_512))
 DEFINE_LOOP(loop_dpbusd_512, "avx512f,avx512vnni", CLOBBERS_AVX512, CHAINS_AVX512(DPBUSD_512))
 
-/* 1e9 operations a second of a loop with `chains` steps of `products` products in each of its two bodies. */
-static double rate(void (*loop)(void *), double chains, double products)
+struct loop_time {
+    void (*loop)(void *data);
+    double best; /* seconds of the calling thread's processor time */
+};
+
+static void loop_timed(void *data)
 {
-    double seconds = bench_best_cpu(0.2, loop, NULL);
-    return 2.0 * PASSES * 2.0 * chains * products / seconds * 1e-9;
+    struct loop_time *time = data;
+    double seconds = bench_best_cpu(0.02, time->loop, NULL);
+    time->best = seconds < time->best ? seconds : time->best;
 }
 
-void peaks_measure(enum cpu_isa_level isa, struct peaks *peaks_out)
+/* 1e9 operations a second of a loop with `chains` steps of `products` products in each of its two bodies: the sum of what each
+ * thread reaches in its own processor time while the others do the same. */
+static double rate(unsigned threads, void (*loop)(void *), double chains, double products)
 {
-    *peaks_out = (struct peaks){.f32 = isa >= CPU_ISA_AVX512 ? rate(loop_fma_512, 16, 16)
-                                                             : rate(loop_fma, 10, 8)};
+    struct loop_time times[PEAKS_THREADS_MAX];
+    struct team team = {.threads = threads, .run = loop_timed};
+    for (unsigned i = 0; i < threads; i++) {
+        times[i] = (struct loop_time){loop, INFINITY};
+        team.data[i] = &times[i];
+    }
+    team_start(&team);
+    bench_best(0.3, team_round, &team);
+    team_stop(&team);
+    double loops = 0;
+    for (unsigned i = 0; i < threads; i++)
+        loops += 1 / times[i].best;
+    return loops * 2.0 * PASSES * 2.0 * chains * products * 1e-9;
+}
+
+void peaks_measure(enum cpu_isa_level isa, unsigned threads, struct peaks *peaks_out)
+{
+    *peaks_out = (struct peaks){.f32 = isa >= CPU_ISA_AVX512 ? rate(threads, loop_fma_512, 16, 16)
+                                                             : rate(threads, loop_fma, 10, 8)};
     if (isa >= CPU_ISA_AVX512VNNI) {
-        peaks_out->int8 = peaks_out->nibble = rate(loop_dpbusd_512, 16, 64);
+        peaks_out->int8 = peaks_out->nibble = rate(threads, loop_dpbusd_512, 16, 64);
         peaks_out->int8_name = peaks_out->nibble_name = "vpdpbusd GOP/s";
         return;
     }
-    peaks_out->int8 = rate(loop_wide, 10, 32);
+    peaks_out->int8 = rate(threads, loop_wide, 10, 32);
     peaks_out->int8_name = "vpmaddubsw+vpmaddwd+vpaddd GOP/s";
-    peaks_out->nibble = rate(loop_narrow, 10, 32);
+    peaks_out->nibble = rate(threads, loop_narrow, 10, 32);
     peaks_out->nibble_name = "vpmaddubsw+vpaddw GOP/s";
 }
 
+/* --- memory --- */
+
 struct span {
-    const uint8_t *begin, *end;
-    size_t ahead; /* bytes between a load and its prefetch */
+    const uint8_t *begin;
+    size_t bytes; /* a multiple of 4 streams x 128 bytes */
+    size_t
+        ahead; /* bytes between a load and its prefetch; 0: a prefetch of the very line, which is none */
 };
 
-__attribute__((target("avx2"), noinline)) static void read_all(void *data)
-{
-    const struct span *span = data;
-    const uint8_t *p = span->begin;
-    __asm__ volatile("vpxor %%xmm0, %%xmm0, %%xmm0\n\t"
-                     "vpxor %%xmm1, %%xmm1, %%xmm1\n\t"
-                     "1:\n\t"
-                     "vpor (%0), %%ymm0, %%ymm0\n\t"
-                     "vpor 32(%0), %%ymm1, %%ymm1\n\t"
-                     "vpor 64(%0), %%ymm0, %%ymm0\n\t"
-                     "vpor 96(%0), %%ymm1, %%ymm1\n\t"
-                     "prefetcht0 (%0,%2)\n\t"
-                     "prefetcht0 64(%0,%2)\n\t"
-                     "add $128, %0\n\t"
-                     "cmp %1, %0\n\t"
-                     "jb 1b\n\t"
-                     "vzeroupper"
-                     : "+r"(p)
-                     : "r"(span->end), "r"(span->ahead)
-                     : "xmm0", "xmm1", "cc", "memory");
-}
+/* Two lines of the stream whose reads start at operand `p` and prefetches at operand `q`. */
+#define LINES(p, q, acc, hint)                               \
+    "vpor (%[" p "],%[i]), %%ymm" acc ", %%ymm" acc "\n\t"   \
+    "vpor 32(%[" p "],%[i]), %%ymm" acc ", %%ymm" acc "\n\t" \
+    "vpor 64(%[" p "],%[i]), %%ymm" acc ", %%ymm" acc "\n\t" \
+    "vpor 96(%[" p "],%[i]), %%ymm" acc ", %%ymm" acc "\n\t" \
+    "prefetch" hint " (%[" q "],%[i])\n\t"                   \
+    "prefetch" hint " 64(%[" q "],%[i])\n\t"
 
-double peaks_read_bandwidth(const void *memory, size_t bytes)
-{
-    double best = 0;
-    for (size_t ahead = 0; ahead <= 4096; ahead = ahead ? ahead * 2 : 1024) {
-        struct span span = {memory, (const uint8_t *)memory + bytes / 128 * 128, ahead};
-        double rate = (double)(span.end - span.begin) / bench_best_cpu(0.5, read_all, &span) * 1e-9;
-        best = rate > best ? rate : best;
+#define DEFINE_READ(name, streams, lines)                                                       \
+    __attribute__((target("avx2"), noinline)) static void name(void *data)                      \
+    {                                                                                           \
+        const struct span *span = data;                                                         \
+        size_t each = span->bytes / (streams), i = 0;                                           \
+        const uint8_t *p = span->begin, *q = p + span->ahead;                                   \
+        __asm__ volatile(                                                                       \
+            "vzeroall\n\t"                                                                      \
+            "1:\n\t" lines "add $128, %[i]\n\t"                                                 \
+            "cmp %[each], %[i]\n\t"                                                             \
+            "jb 1b\n\t"                                                                         \
+            "vzeroupper"                                                                        \
+            : [i] "+r"(i)                                                                       \
+            : [each] "r"(each), [p0] "r"(p), [q0] "r"(q), [p1] "r"(p + each * (1 % (streams))), \
+              [q1] "r"(q + each * (1 % (streams))), [p2] "r"(p + each * (2 % (streams))),       \
+              [q2] "r"(q + each * (2 % (streams))), [p3] "r"(p + each * (3 % (streams))),       \
+              [q3] "r"(q + each * (3 % (streams)))                                              \
+            : CLOBBERS_AVX2, "memory");                                                         \
     }
-    return best;
+#define STREAMS_1(hint) LINES("p0", "q0", "0", hint)
+#define STREAMS_2(hint) STREAMS_1(hint) LINES("p1", "q1", "1", hint)
+#define STREAMS_4(hint) STREAMS_2(hint) LINES("p2", "q2", "2", hint) LINES("p3", "q3", "3", hint)
+DEFINE_READ(read_1_t0, 1, STREAMS_1("t0"))
+DEFINE_READ(read_2_t0, 2, STREAMS_2("t0"))
+DEFINE_READ(read_4_t0, 4, STREAMS_4("t0"))
+DEFINE_READ(read_1_nta, 1, STREAMS_1("nta"))
+DEFINE_READ(read_2_nta, 2, STREAMS_2("nta"))
+DEFINE_READ(read_4_nta, 4, STREAMS_4("nta"))
+
+static void (*const reads[])(void *) = {read_1_t0,  read_2_t0,  read_4_t0,
+                                        read_1_nta, read_2_nta, read_4_nta};
+
+double peaks_read_bandwidth(size_t bytes, unsigned threads)
+{
+    size_t each = bytes / threads / 4096 * 4096;
+    void *memory =
+        mmap(NULL, each * threads, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        fprintf(stderr, "peaks: no memory\n");
+        exit(1);
+    }
+    madvise(memory, each * threads, MADV_HUGEPAGE); /* a hint only */
+    memset(memory, 1, each * threads);
+
+    struct span spans[PEAKS_THREADS_MAX];
+    struct team team = {.threads = threads};
+    for (unsigned i = 0; i < threads; i++) {
+        spans[i] = (struct span){.begin = (uint8_t *)memory + i * each, .bytes = each};
+        team.data[i] = &spans[i];
+    }
+    team.run = reads[0];
+    team_start(&team);
+    double best = INFINITY;
+    size_t best_ahead = 0;
+    void (*best_read)(void *) = reads[0];
+    for (size_t r = 0; r < sizeof reads / sizeof *reads; r++)
+        for (size_t ahead = 0; ahead <= 8192; ahead = ahead ? ahead * 2 : 512) {
+            for (unsigned i = 0; i < threads; i++)
+                spans[i].ahead = ahead;
+            team.run = reads[r];
+            double seconds = team_best(&team, 0.05);
+            if (seconds < best) {
+                best = seconds;
+                best_ahead = ahead;
+                best_read = reads[r];
+            }
+        }
+    for (unsigned i = 0; i < threads; i++)
+        spans[i].ahead = best_ahead;
+    team.run = best_read;
+    double again = team_best(&team, 1.0);
+    team_stop(&team);
+    munmap(memory, each * threads);
+    return (double)(each * threads) / (again < best ? again : best) * 1e-9;
 }
