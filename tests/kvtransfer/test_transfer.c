@@ -1,112 +1,42 @@
 /* One rule of the hand-off per test, on the in-process transport and a clock that the test turns. */
-#include "tests/kvtransfer/rig.h"
+#include "tests/kvtransfer/pair.h"
 #include "tests/test.h"
-
-enum { PIECE_BYTES = 512 };
-
-static struct xfer_hub *hub;
-static struct rig_node p, d;
-static struct kv_link *p_to_d, *d_to_p;
-static uint64_t now_ns;
-
-/* One millisecond for both. */
-static void turn(void)
-{
-    now_ns += NS_PER_MS;
-    rig_node_round(&p, now_ns);
-    rig_node_round(&d, now_ns);
-}
-
-static void turns(unsigned count)
-{
-    while (count--)
-        turn();
-}
-
-static void start_with(const struct rig_options *options)
-{
-    struct err err = ERR_INIT;
-    now_ns = 1000 * NS_PER_S;
-    CHECK(xfer_hub_create(1, 4, &hub, &err) == STATUS_OK);
-    xfer_hub_set_automatic(hub, true);
-    rig_node_start(&p, hub, NULL, options, 100);
-    rig_node_start(&d, hub, NULL, options, 200);
-    turn();
-    p_to_d = rig_link(&p, &d);
-    d_to_p = rig_link(&d, &p);
-    turns(5);
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
-}
-
-static void start(void)
-{
-    start_with(NULL);
-}
-
-static void stop(void)
-{
-    rig_node_stop(&p);
-    rig_node_stop(&d);
-    xfer_hub_destroy(hub);
-}
-
-static void check_at_rest(void)
-{
-    CHECK_INT(kv_source_live(p.source), 0);
-    CHECK_INT(kv_source_draining(p.source), 0);
-    CHECK_INT(kv_sink_live(d.sink), 0);
-    CHECK_INT(kv_sink_ending(d.sink), 0);
-    CHECK_INT(kv_link_info(p_to_d).outstanding, 0);
-    CHECK_INT(kv_link_info(d_to_p).outstanding, 0);
-}
-
-static void check_complete(const struct rig_give *give, const struct rig_take *take)
-{
-    CHECK_INT(take->ended, 1);
-    CHECK_INT(take->status, STATUS_OK);
-    CHECK_INT(take->released, 1);
-    CHECK(rig_take_equal(take));
-    CHECK_INT(give->ended, 1);
-    CHECK_INT(give->status, STATUS_OK);
-    CHECK_INT(give->released, 1);
-}
 
 TEST(transfer, pieces_in_any_order_then_first_then_done)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct kv_shape shape = {.group_count = 2, .groups = {{5, 4, 3}, {2, 3, 3}}};
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, shape, PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, shape, PIECE_BYTES);
-    turns(3);
+    pair_turns(3);
     CHECK_INT(take.received, 0);
     for (uint32_t i = 0; i < give.piece_count; i++) {
         CHECK_INT(rig_give_ready(&give, i * 7 % give.piece_count), STATUS_OK);
-        turns(2);
+        pair_turns(2);
         CHECK_INT(take.received, i + 1); /* as soon as it is ready */
     }
-    turns(5);
+    pair_turns(5);
     CHECK_INT(take.ended, 0); /* FIRST is missing */
     rig_give_computed(&give, 4711);
-    turns(5);
-    check_complete(&give, &take);
+    pair_turns(5);
+    pair_check_complete(&give, &take);
     CHECK_INT(take.token_id, 4711);
     CHECK_INT(kv_links_counters(d.links)->overlap_bytes_verified, 26 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(d.links)->overlap_bytes_verified_of, 26 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(p.links)->overlap_bytes_sent, 26 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(p.links)->pieces_sent, 26);
-    check_at_rest();
+    pair_check_at_rest();
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, overlap_counts_only_what_was_verified_before_the_end_of_computing)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
@@ -114,19 +44,19 @@ TEST(transfer, overlap_counts_only_what_was_verified_before_the_end_of_computing
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
     for (uint32_t i = 0; i < 7; i++)
         rig_give_ready(&give, i);
-    turns(10);
+    pair_turns(10);
     for (uint32_t i = 7; i < 10; i++)
         rig_give_ready(&give, i);
     rig_give_computed(&give, 1);
-    turns(10);
-    check_complete(&give, &take);
+    pair_turns(10);
+    pair_check_complete(&give, &take);
     CHECK_INT(kv_links_counters(d.links)->overlap_bytes_verified, 7 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(d.links)->overlap_bytes_verified_of, 10 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(p.links)->overlap_bytes_sent, 7 * PIECE_BYTES);
     CHECK_INT(kv_links_counters(p.links)->overlap_bytes_sent_of, 10 * PIECE_BYTES);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 static bool odd_blocks(struct kv_piece piece)
@@ -142,7 +72,7 @@ static bool no_blocks(struct kv_piece piece)
 
 TEST(transfer, only_what_d_lacks_moves)
 {
-    start();
+    pair_start();
     struct rig_give give[2];
     struct rig_take take[2] = {{.wanted = odd_blocks}, {.wanted = no_blocks}};
     for (unsigned i = 0; i < 2; i++) {
@@ -151,9 +81,9 @@ TEST(transfer, only_what_d_lacks_moves)
         rig_give_all(&give[i], 5);
         rig_take_start(&take[i], &d, d_to_p, key, give[i].shape, PIECE_BYTES);
     }
-    turns(20);
+    pair_turns(20);
     for (unsigned i = 0; i < 2; i++)
-        check_complete(&give[i], &take[i]);
+        pair_check_complete(&give[i], &take[i]);
     CHECK_INT(take[0].received, 4 * 3);
     CHECK_INT(take[1].received, 0);
     CHECK_INT(kv_links_counters(p.links)->pieces_sent, 4 * 3);
@@ -161,121 +91,121 @@ TEST(transfer, only_what_d_lacks_moves)
         rig_give_finish(&give[i]);
         rig_take_finish(&take[i]);
     }
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, more_blocks_than_one_pull_holds)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(KV_PULL_BLOCKS_MAX * 2 + 3, 3), 16);
     rig_give_all(&give, 5);
     rig_take_start(&take, &d, d_to_p, key, give.shape, 16);
-    turns(500);
-    check_complete(&give, &take);
+    pair_turns(500);
+    pair_check_complete(&give, &take);
     CHECK_INT(kv_links_counters(p.links)->pieces_sent, give.piece_count);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, early_pull_waits_for_its_assignment)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 5);
     struct rig_give give;
     struct rig_take take = {0};
     rig_take_start(&take, &d, d_to_p, key, rig_shape(4, 2), PIECE_BYTES);
-    turns(500);
+    pair_turns(500);
     CHECK_INT(take.ended, 0);
     CHECK_INT(kv_links_counters(p.links)->parked, 1);
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_give_all(&give, 5);
-    turns(10);
-    check_complete(&give, &take);
+    pair_turns(10);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, parked_for_a_second_then_gone)
 {
-    start();
+    pair_start();
     struct rig_take take = {0};
     rig_take_start(&take, &d, d_to_p, rig_key(9, 5), rig_shape(4, 2), PIECE_BYTES);
-    turns(995);
+    pair_turns(995);
     CHECK_INT(take.ended, 0);
-    turns(15);
+    pair_turns(15);
     CHECK_INT(take.ended, 1);
     CHECK_INT(take.status, STATUS_GONE);
     CHECK_INT(take.released, 1);
     CHECK_INT(take.pieces_missing, 8);
     CHECK_INT(kv_links_counters(p.links)->parked_expired, 1);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, at_or_below_the_mark_and_not_live_is_gone_at_once)
 {
-    start();
+    pair_start();
     kv_source_seen(p.source, RIG_ROUTER, 5);
     struct rig_take take = {0};
     rig_take_start(&take, &d, d_to_p, rig_key(9, 5), rig_shape(4, 2), PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(take.status, STATUS_GONE);
     CHECK_INT(take.released, 1);
     CHECK_INT(kv_links_counters(p.links)->parked, 0);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, a_refused_assignment_frees_its_parked_pull)
 {
-    start();
+    pair_start();
     struct rig_take take = {0};
     rig_take_start(&take, &d, d_to_p, rig_key(9, 5), rig_shape(4, 2), PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(kv_links_counters(p.links)->parked, 1);
     kv_source_seen(p.source, RIG_ROUTER, 5);
-    turns(3);
+    pair_turns(3);
     CHECK_INT(take.status, STATUS_GONE);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, a_peer_parks_so_many_and_no_more)
 {
-    start_with(&(struct rig_options){.source = {.parked_peer_max = 3}});
+    pair_start_with(&(struct rig_options){.source = {.parked_peer_max = 3}});
     struct rig_take takes[5] = {{0}};
     for (unsigned i = 0; i < 5; i++)
         rig_take_start(&takes[i], &d, d_to_p, rig_key(9 + i, 5 + i), rig_shape(4, 2), PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     for (unsigned i = 0; i < 5; i++)
         CHECK_INT(takes[i].ended, i >= 3);
     CHECK_INT(kv_links_counters(p.links)->parked_refused, 2);
-    turns(1100);
+    pair_turns(1100);
     for (unsigned i = 0; i < 5; i++) {
         CHECK_INT(takes[i].status, STATUS_GONE);
         rig_take_finish(&takes[i]);
     }
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, lease_runs_once_computed_and_is_renewed_by_name)
 {
-    start();
+    pair_start();
     struct rig_give give;
     rig_give_start(&give, &p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
-    turns(9000); /* the prompt is not computed: no lease */
+    pair_turns(9000); /* the prompt is not computed: no lease */
     CHECK_INT(give.ended, 0);
     rig_give_all(&give, 5);
-    turns(7900);
+    pair_turns(7900);
     CHECK_INT(kv_source_renew(p.source, &give.key), STATUS_OK);
-    turns(7900);
+    pair_turns(7900);
     CHECK_INT(give.ended, 0);
-    turns(200);
+    pair_turns(200);
     CHECK_INT(give.ended, 1);
     CHECK_INT(give.status, STATUS_TIMEOUT);
     CHECK_INT(give.released, 1);
@@ -283,84 +213,84 @@ TEST(transfer, lease_runs_once_computed_and_is_renewed_by_name)
     CHECK_INT(kv_source_renew(p.source, &give.key), STATUS_NOT_FOUND);
     struct rig_take take = {0};
     rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(take.status, STATUS_GONE);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 /* P late by 10 s in all: what it declares about others moves by as much. */
 TEST(transfer, lateness_is_granted_to_the_other)
 {
-    start();
+    pair_start();
     struct rig_give give;
     rig_give_start(&give, &p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
     rig_give_all(&give, 5);
-    turns(100);
+    pair_turns(100);
     now_ns += 10 * NS_PER_S;
     p.late_ns += 10 * NS_PER_S;
     d.late_ns += 10 * NS_PER_S;
-    turns(100);
+    pair_turns(100);
     CHECK_INT(give.ended, 0);
-    turns(7900);
+    pair_turns(7900);
     CHECK_INT(give.ended, 1);
     rig_give_finish(&give);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, silence_of_two_seconds_ends_it_on_d)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(5000); /* PROGRESS comes each 500 ms: nothing is wrong */
+    pair_turns(5000); /* PROGRESS comes each 500 ms: nothing is wrong */
     CHECK_INT(take.ended, 0);
     xfer_hub_cut(p.xfer, d.xfer, true);
-    turns(1450); /* the last PROGRESS may be 500 ms old */
+    pair_turns(1450); /* the last PROGRESS may be 500 ms old */
     CHECK_INT(take.ended, 0);
-    turns(560);
+    pair_turns(560);
     CHECK_INT(take.ended, 1);
     CHECK_INT(take.status, STATUS_TIMEOUT);
     CHECK_INT(take.released, 1);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(give.ended, 1); /* P learns at once: D's DONE{gave up} was not cut */
     CHECK_INT(give.status, STATUS_CANCELLED);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, no_piece_while_sending_ends_it_below_the_lease)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(100);
+    pair_turns(100);
     struct xfer_faults faults = {
         .drop = 65535}; /* pieces, PROGRESS too: silence; so let frames pass below */
     rig_give_all(&give, 5);
     xfer_hub_set_faults(hub, &faults);
-    turns(2);
+    pair_turns(2);
     faults.drop = 0;
     xfer_hub_set_faults(hub, &faults);
-    turns(1500);
+    pair_turns(1500);
     /* What was lost was asked for again. */
-    check_complete(&give, &take);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, the_requests_own_deadline_cuts)
 {
-    start();
+    pair_start();
     struct rig_take take = {0};
     take.memory = calloc(8, PIECE_BYTES);
     take.shape = rig_shape(4, 2);
@@ -374,20 +304,20 @@ TEST(transfer, the_requests_own_deadline_cuts)
                                   .deadline_ns = now_ns + 700 * NS_PER_MS,
                                   .user = &take};
     CHECK_INT(kv_sink_begin(d.sink, &begin, &take.transfer), STATUS_OK);
-    turns(690);
+    pair_turns(690);
     CHECK_INT(take.ended, 0);
-    turns(20);
+    pair_turns(20);
     CHECK_INT(take.status, STATUS_DEADLINE);
     CHECK_INT(take.released, 1);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 /* Corruption at rest on P: the stored checksum travels and does not fit. */
 TEST(transfer, a_mismatch_is_counted_asked_again_and_never_served)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
@@ -397,48 +327,48 @@ TEST(transfer, a_mismatch_is_counted_asked_again_and_never_served)
     give.data[3 * PIECE_BYTES + 17] ^= 4; /* after it was sealed */
     rig_give_computed(&give, 5);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(50);
+    pair_turns(50);
     CHECK_INT(take.ended, 1);
     CHECK_INT(take.status, STATUS_CHECKSUM);
     CHECK_INT(take.pieces_missing, 1);
     CHECK_INT(take.mismatches, 5); /* the first and 4 repetitions */
     CHECK_INT(kv_links_counters(d.links)->checksum_failures, 5);
     CHECK_INT(take.released, 1);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(give.released, 1);
-    check_at_rest();
+    pair_check_at_rest();
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, a_flipped_bit_on_the_way_is_repaired)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(1, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     rig_give_ready(&give, 0);
     xfer_hub_set_faults(hub, &(struct xfer_faults){.flip = 65535});
     rig_node_round(&p, now_ns); /* sends the piece */
     xfer_hub_set_faults(hub, &(struct xfer_faults){0});
     rig_give_ready(&give, 1);
     rig_give_computed(&give, 5);
-    turns(20);
+    pair_turns(20);
     CHECK_INT(xfer_hub_counters(hub)->pieces_flipped, 1);
     CHECK_INT(kv_links_counters(d.links)->checksum_failures, 1);
-    check_complete(&give, &take);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, the_routers_copy_of_the_first_token_counts_as_first)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
@@ -453,18 +383,18 @@ TEST(transfer, the_routers_copy_of_the_first_token_counts_as_first)
     CHECK_INT(kv_links_counters(d.links)->first_mismatches, 1);
     for (uint32_t i = 0; i < give.piece_count; i++)
         rig_give_ready(&give, i);
-    turns(10); /* P never says FIRST */
+    pair_turns(10); /* P never says FIRST */
     CHECK_INT(take.status, STATUS_OK);
     CHECK_INT(take.token_id, 31);
-    check_complete(&give, &take);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, cancel_on_either_side_tells_the_other_at_once)
 {
-    start();
+    pair_start();
     struct rig_give give[2];
     struct rig_take take[2] = {{0}};
     for (unsigned i = 0; i < 2; i++) {
@@ -473,11 +403,11 @@ TEST(transfer, cancel_on_either_side_tells_the_other_at_once)
         rig_take_start(&take[i], &d, d_to_p, key, give[i].shape, PIECE_BYTES);
         rig_give_ready(&give[i], 0);
     }
-    turns(5);
+    pair_turns(5);
     CHECK_INT(kv_source_end(p.source, give[0].transfer, STATUS_DROPPED), STATUS_OK);
     CHECK_INT(kv_sink_end(d.sink, take[1].transfer), STATUS_OK);
     CHECK_INT(give[0].released + take[1].released, 0); /* never inside the call */
-    turns(3);
+    pair_turns(3);
     CHECK_INT(take[0].status, STATUS_DROPPED);
     CHECK_INT(take[0].ended, 1);
     CHECK_INT(take[1].ended, 0); /* its owner knows */
@@ -493,14 +423,14 @@ TEST(transfer, cancel_on_either_side_tells_the_other_at_once)
         rig_give_finish(&give[i]);
         rig_take_finish(&take[i]);
     }
-    check_at_rest();
-    stop();
+    pair_check_at_rest();
+    pair_stop();
 }
 
 /* The window is 8: two transfers of one peer get as many pieces each. */
 TEST(transfer, transfers_of_a_peer_take_turns)
 {
-    start();
+    pair_start();
     struct rig_give give[2];
     struct rig_take take[2] = {{0}};
     for (unsigned i = 0; i < 2; i++) {
@@ -510,42 +440,42 @@ TEST(transfer, transfers_of_a_peer_take_turns)
         rig_take_start(&take[i], &d, d_to_p, key, give[i].shape, PIECE_BYTES);
     }
     while (!take[1].ended && now_ns < 1010 * NS_PER_S)
-        turn();
+        pair_turn();
     CHECK_INT(take[1].status, STATUS_OK);
     CHECK(take[0].received <= 32 + 16); /* not before the long one, but beside it */
-    turns(200);
+    pair_turns(200);
     for (unsigned i = 0; i < 2; i++) {
-        check_complete(&give[i], &take[i]);
+        pair_check_complete(&give[i], &take[i]);
         rig_give_finish(&give[i]);
         rig_take_finish(&take[i]);
     }
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, window_bounds_what_is_in_flight)
 {
-    start_with(&(struct rig_options){.links = {.window_max = 3}});
+    pair_start_with(&(struct rig_options){.links = {.window_max = 3}});
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(10, 4), PIECE_BYTES);
     rig_give_all(&give, 5);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(1);
+    pair_turns(1);
     xfer_hub_cut(p.xfer, d.xfer, true);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(kv_link_info(p_to_d).outstanding, 3);
     xfer_hub_cut(p.xfer, d.xfer, false);
-    turns(60);
-    check_complete(&give, &take);
+    pair_turns(60);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, another_d_may_take_the_same_transfer)
 {
-    start();
+    pair_start();
     struct rig_node d2;
     rig_node_start(&d2, hub, NULL, NULL, 300);
     rig_node_round(&d2, now_ns);
@@ -557,30 +487,30 @@ TEST(transfer, another_d_may_take_the_same_transfer)
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
     for (unsigned i = 0; i < 10; i++) {
-        turn();
+        pair_turn();
         rig_node_round(&d2, now_ns);
     }
     rig_take_start(&take2, &d2, d2_to_p, key, give.shape, PIECE_BYTES);
     for (unsigned i = 0; i < 3; i++) {
-        turn();
+        pair_turn();
         rig_node_round(&d2, now_ns);
     }
     rig_give_all(&give, 5);
     for (unsigned i = 0; i < 20; i++) {
-        turn();
+        pair_turn();
         rig_node_round(&d2, now_ns);
     }
-    check_complete(&give, &take2);
+    pair_check_complete(&give, &take2);
     CHECK_MSG(take.ended == 0, "status %d",
               take.status); /* the router ends that attempt by name; without it, by silence */
     kv_sink_end(d.sink, take.transfer);
-    turns(3);
+    pair_turns(3);
     CHECK_INT(take.released, 1);
     rig_give_finish(&give);
     rig_take_finish(&take);
     rig_take_finish(&take2);
     rig_node_stop(&d2);
-    stop();
+    pair_stop();
 }
 
 /* --- what is not of the current tuple --- */
@@ -609,13 +539,13 @@ static void send_as(struct rig_node *from, uint64_t from_incarnation, uint64_t t
 
 TEST(transfer, anything_but_the_current_tuple_is_dropped_and_counted)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(5);
+    pair_turns(5);
     const struct kv_counters *at_d = kv_links_counters(d.links);
     const struct kv_counters *at_p = kv_links_counters(p.links);
     struct kv_key other_router = key, other_request = key, other_transfer = key, other_number = key;
@@ -633,40 +563,40 @@ TEST(transfer, anything_but_the_current_tuple_is_dropped_and_counted)
     send_as(&d, 200, 100, 1, other_router, KV_FRAME_PULL);
     send_as(&d, 200, 100, 1, other_request, KV_FRAME_DONE);
     send_as(&d, 200, 100, 0, key, KV_FRAME_DONE);
-    turns(5);
+    pair_turns(5);
     CHECK_INT(at_d->stale[KV_FRAME_GONE], 7);
     CHECK_INT(at_p->stale[KV_FRAME_PULL], 1);
     CHECK_INT(at_p->stale[KV_FRAME_DONE], 2);
     CHECK_INT(take.ended + give.ended, 0);
     rig_give_all(&give, 5);
-    turns(10);
-    check_complete(&give, &take);
+    pair_turns(10);
+    pair_check_complete(&give, &take);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, a_pull_for_what_is_not_there_is_refused_by_name)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {0};
     rig_give_start(&give, &p, key, rig_shape(4, 2), PIECE_BYTES);
     rig_take_start(&take, &d, d_to_p, key, rig_shape(5, 2), PIECE_BYTES); /* one block too many */
-    turns(5);
+    pair_turns(5);
     CHECK_INT(take.status, STATUS_MISMATCH);
     CHECK_INT(take.released, 1);
     CHECK_INT(give.ended, 0);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
+    pair_stop();
 }
 
 TEST(transfer, limits_are_kept)
 {
-    start_with(&(struct rig_options){.source = {.transfers_max = 2, .pieces_max = 10},
-                                     .sink = {.transfers_max = 2, .pieces_max = 10}});
+    pair_start_with(&(struct rig_options){.source = {.transfers_max = 2, .pieces_max = 10},
+                                          .sink = {.transfers_max = 2, .pieces_max = 10}});
     struct rig_give give[4];
     struct rig_take take[4] = {{0}};
     for (unsigned i = 0; i < 3; i++) {
@@ -691,193 +621,36 @@ TEST(transfer, limits_are_kept)
         kv_source_end(p.source, give[i].transfer, STATUS_CANCELLED);
         kv_sink_end(d.sink, take[i].transfer);
     }
-    turns(5);
-    check_at_rest();
+    pair_turns(5);
+    pair_check_at_rest();
     for (unsigned i = 0; i < 4; i++) {
         rig_give_finish(&give[i]);
         rig_take_finish(&take[i]);
     }
-    stop();
+    pair_stop();
 }
 
 /* Verification that takes its time: P's silence about pieces is not to blame, and an end in between is safe. */
 TEST(transfer, late_verification_and_verification_after_the_end)
 {
-    start();
+    pair_start();
     struct kv_key key = rig_key(9, 1);
     struct rig_give give;
     struct rig_take take = {.verify_later = true};
     rig_give_start(&give, &p, key, rig_shape(1, 1), PIECE_BYTES);
     rig_give_all(&give, 5);
     rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
-    turns(6000);
+    pair_turns(6000);
     CHECK_INT(take.received, 1);
     CHECK_INT(take.ended, 0);
     CHECK(!kv_sink_block_verified(d.sink, take.transfer, 0, 0));
     CHECK_INT(kv_sink_piece_verified(d.sink, take.transfer, take.last, true), STATUS_OK);
     CHECK(kv_sink_block_verified(d.sink, take.transfer, 0, 0));
     CHECK_INT(kv_sink_piece_verified(d.sink, take.transfer, take.last, true), STATUS_NOT_FOUND);
-    turns(3);
-    check_complete(&give, &take);
+    pair_turns(3);
+    pair_check_complete(&give, &take);
     CHECK_INT(kv_sink_piece_verified(d.sink, take.transfer, take.last, true), STATUS_NOT_FOUND);
     rig_give_finish(&give);
     rig_take_finish(&take);
-    stop();
-}
-
-/* --- links --- */
-
-TEST(link, the_end_of_an_endpoint_ends_its_transfers_on_both_sides_and_a_new_epoch_serves)
-{
-    start();
-    struct rig_give give, again_give;
-    struct rig_take take = {0}, again = {0};
-    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
-    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
-    turns(5);
-    /* D's clock says that nothing completed: D froze P's side of the link, so to speak. */
-    xfer_hub_freeze(p.xfer, true);
-    rig_give_ready(&give, 0);
-    for (unsigned i = 0; i < 2100; i++) {
-        now_ns += NS_PER_MS;
-        rig_node_round(&d, now_ns);
-    }
-    CHECK_INT(take.status, STATUS_TIMEOUT);
-    CHECK_INT(take.released, 1);
-    xfer_hub_freeze(p.xfer, false);
-    turns(5);
-    CHECK_INT(give.ended, 1);
-    CHECK_INT(give.status, STATUS_CANCELLED);
-
-    /* Now the endpoint itself: P's worker goes down for D only by D's force close. */
-    rig_give_start(&again_give, &p, rig_key(10, 2), rig_shape(4, 2), PIECE_BYTES);
-    rig_take_start(&again, &d, d_to_p, again_give.key, again_give.shape, PIECE_BYTES);
-    turns(5);
-    struct err err = ERR_INIT;
-    CHECK_INT(kv_link_reopen(d_to_p, &err), STATUS_AGAIN);
-    kv_links_renew(p.links, 101); /* P's new life closes everything */
-    turns(5);
-    CHECK_INT(again.status, STATUS_CLOSED);
-    CHECK_INT(again_give.status, STATUS_CLOSED);
-    CHECK_INT(again.released + again_give.released, 2);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_DOWN);
-    rig_give_finish(&give);
-    rig_take_finish(&take);
-    rig_give_finish(&again_give);
-    rig_take_finish(&again);
-    stop();
-}
-
-TEST(link, a_stalled_endpoint_is_closed_after_four_seconds_and_reopened_under_the_next_epoch)
-{
-    start();
-    struct rig_give give;
-    struct rig_take take = {0};
-    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(40, 2), PIECE_BYTES);
-    rig_give_all(&give, 5);
-    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
-    turns(2);
-    CHECK(!take.ended);
-    xfer_hub_freeze(d.xfer, true); /* SIGSTOP of D in the middle */
-    for (unsigned i = 0; i < 3990; i++) {
-        now_ns += NS_PER_MS;
-        rig_node_round(&p, now_ns);
-    }
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
-    CHECK(kv_link_info(p_to_d).outstanding > 0);
-    CHECK_INT(give.ended, 0);
-    for (unsigned i = 0; i < 30; i++) {
-        now_ns += NS_PER_MS;
-        rig_node_round(&p, now_ns);
-    }
-    CHECK_INT(kv_links_counters(p.links)->links_stalled, 1);
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_DOWN);
-    CHECK_INT(give.status, STATUS_CLOSED);
-    CHECK_INT(give.released, 1);
-    struct err err = ERR_INIT;
-    CHECK_INT(kv_link_reopen(p_to_d, &err), STATUS_OK);
-    CHECK_INT(kv_link_info(p_to_d).epoch, 2);
-    xfer_hub_freeze(d.xfer, false);
-    d.late_ns += 4 * NS_PER_S;
-    turns(10);
-    CHECK_INT(take.ended, 1);
-    CHECK_INT(take.status, STATUS_CLOSED);
-    CHECK_INT(take.released, 1);
-    CHECK(rig_take_untouched(&take));
-    /* D met the later epoch by itself. */
-    CHECK_INT(kv_link_info(d_to_p).epoch, 2);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
-    struct rig_give give2;
-    struct rig_take take2 = {0};
-    rig_give_start(&give2, &p, rig_key(10, 2), rig_shape(4, 2), PIECE_BYTES);
-    rig_give_all(&give2, 5);
-    rig_take_start(&take2, &d, d_to_p, give2.key, give2.shape, PIECE_BYTES);
-    turns(10);
-    check_complete(&give2, &take2);
-    rig_give_finish(&give);
-    rig_take_finish(&take);
-    rig_give_finish(&give2);
-    rig_take_finish(&take2);
-    stop();
-}
-
-TEST(link, opened_late_on_one_side_meets_all_the_same)
-{
-    struct err err = ERR_INIT;
-    now_ns = 1000 * NS_PER_S;
-    CHECK(xfer_hub_create(1, 4, &hub, &err) == STATUS_OK);
-    xfer_hub_set_automatic(hub, true);
-    rig_node_start(&p, hub, NULL, NULL, 100);
-    rig_node_start(&d, hub, NULL, NULL, 200);
-    turn();
-    p_to_d = rig_link(&p, &d);
-    turns(3000);
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_CONNECTING);
-    d_to_p = rig_link(&d, &p);
-    turns(5);
-    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
-    stop();
-}
-
-TEST(link, killed_peer_is_reported_and_a_new_life_at_the_same_place_is_another_peer)
-{
-    start();
-    struct rig_take take = {0};
-    rig_take_start(&take, &d, d_to_p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
-    turns(5);
-    xfer_hub_kill(p.xfer);
-    turns(5);
-    CHECK_INT(take.status, STATUS_CLOSED);
-    CHECK_INT(take.released, 1);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_DOWN);
-    CHECK_INT(d.changes[KV_LINK_DOWN], 1);
-    rig_node_stop(&p);
-    rig_node_start(&p, hub, NULL, NULL, 101);
-    rig_node_round(&p, now_ns);
-    kv_link_close(d_to_p);
-    p_to_d = rig_link(&p, &d);
-    d_to_p = rig_link(&d, &p);
-    turns(5);
-    CHECK_INT(d.changes[KV_LINK_FREE], 1);
-    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
-    rig_take_finish(&take);
-    stop();
-}
-
-TEST(link, errors_name_the_limit)
-{
-    start_with(&(struct rig_options){.links = {.links_max = 1}});
-    struct err err = ERR_INIT;
-    struct kv_link *link;
-    struct kv_link_options options = {.incarnation = 200};
-    options.address = xfer_address(d.xfer, &options.address_bytes);
-    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_IN_USE);
-    options.incarnation = 300;
-    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_FULL);
-    CHECK_STR(err.message, "kv links: 1 are open already");
-    options.address_bytes = 0;
-    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_INVALID);
-    stop();
+    pair_stop();
 }

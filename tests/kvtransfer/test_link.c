@@ -1,0 +1,158 @@
+/* Links: how an endpoint ends and comes again, on the in-process transport and a clock that the test turns. */
+#include "tests/kvtransfer/pair.h"
+#include "tests/test.h"
+
+TEST(link, the_end_of_an_endpoint_ends_its_transfers_on_both_sides_and_a_new_epoch_serves)
+{
+    pair_start();
+    struct rig_give give, again_give;
+    struct rig_take take = {0}, again = {0};
+    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
+    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
+    pair_turns(5);
+    /* D's clock says that nothing completed: D froze P's side of the link, so to speak. */
+    xfer_hub_freeze(p.xfer, true);
+    rig_give_ready(&give, 0);
+    for (unsigned i = 0; i < 2100; i++) {
+        now_ns += NS_PER_MS;
+        rig_node_round(&d, now_ns);
+    }
+    CHECK_INT(take.status, STATUS_TIMEOUT);
+    CHECK_INT(take.released, 1);
+    xfer_hub_freeze(p.xfer, false);
+    pair_turns(5);
+    CHECK_INT(give.ended, 1);
+    CHECK_INT(give.status, STATUS_CANCELLED);
+
+    /* Now the endpoint itself: P's worker goes down for D only by D's force close. */
+    rig_give_start(&again_give, &p, rig_key(10, 2), rig_shape(4, 2), PIECE_BYTES);
+    rig_take_start(&again, &d, d_to_p, again_give.key, again_give.shape, PIECE_BYTES);
+    pair_turns(5);
+    struct err err = ERR_INIT;
+    CHECK_INT(kv_link_reopen(d_to_p, &err), STATUS_AGAIN);
+    kv_links_renew(p.links, 101); /* P's new life closes everything */
+    pair_turns(5);
+    CHECK_INT(again.status, STATUS_CLOSED);
+    CHECK_INT(again_give.status, STATUS_CLOSED);
+    CHECK_INT(again.released + again_give.released, 2);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_DOWN);
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+    rig_give_finish(&again_give);
+    rig_take_finish(&again);
+    pair_stop();
+}
+
+TEST(link, a_stalled_endpoint_is_closed_after_four_seconds_and_reopened_under_the_next_epoch)
+{
+    pair_start();
+    struct rig_give give;
+    struct rig_take take = {0};
+    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(40, 2), PIECE_BYTES);
+    rig_give_all(&give, 5);
+    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
+    pair_turns(2);
+    CHECK(!take.ended);
+    xfer_hub_freeze(d.xfer, true); /* SIGSTOP of D in the middle */
+    for (unsigned i = 0; i < 3990; i++) {
+        now_ns += NS_PER_MS;
+        rig_node_round(&p, now_ns);
+    }
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    CHECK(kv_link_info(p_to_d).outstanding > 0);
+    CHECK_INT(give.ended, 0);
+    for (unsigned i = 0; i < 30; i++) {
+        now_ns += NS_PER_MS;
+        rig_node_round(&p, now_ns);
+    }
+    CHECK_INT(kv_links_counters(p.links)->links_stalled, 1);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_DOWN);
+    CHECK_INT(give.status, STATUS_CLOSED);
+    CHECK_INT(give.released, 1);
+    struct err err = ERR_INIT;
+    CHECK_INT(kv_link_reopen(p_to_d, &err), STATUS_OK);
+    CHECK_INT(kv_link_info(p_to_d).epoch, 2);
+    xfer_hub_freeze(d.xfer, false);
+    d.late_ns += 4 * NS_PER_S;
+    pair_turns(10);
+    CHECK_INT(take.ended, 1);
+    CHECK_INT(take.status, STATUS_CLOSED);
+    CHECK_INT(take.released, 1);
+    CHECK(rig_take_untouched(&take));
+    /* D met the later epoch by itself. */
+    CHECK_INT(kv_link_info(d_to_p).epoch, 2);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    struct rig_give give2;
+    struct rig_take take2 = {0};
+    rig_give_start(&give2, &p, rig_key(10, 2), rig_shape(4, 2), PIECE_BYTES);
+    rig_give_all(&give2, 5);
+    rig_take_start(&take2, &d, d_to_p, give2.key, give2.shape, PIECE_BYTES);
+    pair_turns(10);
+    pair_check_complete(&give2, &take2);
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+    rig_give_finish(&give2);
+    rig_take_finish(&take2);
+    pair_stop();
+}
+
+TEST(link, opened_late_on_one_side_meets_all_the_same)
+{
+    struct err err = ERR_INIT;
+    now_ns = 1000 * NS_PER_S;
+    CHECK(xfer_hub_create(1, 4, &hub, &err) == STATUS_OK);
+    xfer_hub_set_automatic(hub, true);
+    rig_node_start(&p, hub, NULL, NULL, 100);
+    rig_node_start(&d, hub, NULL, NULL, 200);
+    pair_turn();
+    p_to_d = rig_link(&p, &d);
+    pair_turns(3000);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_CONNECTING);
+    d_to_p = rig_link(&d, &p);
+    pair_turns(5);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
+    pair_stop();
+}
+
+TEST(link, killed_peer_is_reported_and_a_new_life_at_the_same_place_is_another_peer)
+{
+    pair_start();
+    struct rig_take take = {0};
+    rig_take_start(&take, &d, d_to_p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
+    pair_turns(5);
+    xfer_hub_kill(p.xfer);
+    pair_turns(5);
+    CHECK_INT(take.status, STATUS_CLOSED);
+    CHECK_INT(take.released, 1);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_DOWN);
+    CHECK_INT(d.changes[KV_LINK_DOWN], 1);
+    rig_node_stop(&p);
+    rig_node_start(&p, hub, NULL, NULL, 101);
+    rig_node_round(&p, now_ns);
+    kv_link_close(d_to_p);
+    p_to_d = rig_link(&p, &d);
+    d_to_p = rig_link(&d, &p);
+    pair_turns(5);
+    CHECK_INT(d.changes[KV_LINK_FREE], 1);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
+    rig_take_finish(&take);
+    pair_stop();
+}
+
+TEST(link, errors_name_the_limit)
+{
+    pair_start_with(&(struct rig_options){.links = {.links_max = 1}});
+    struct err err = ERR_INIT;
+    struct kv_link *link;
+    struct kv_link_options options = {.incarnation = 200};
+    options.address = xfer_address(d.xfer, &options.address_bytes);
+    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_IN_USE);
+    options.incarnation = 300;
+    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_FULL);
+    CHECK_STR(err.message, "kv links: 1 are open already");
+    options.address_bytes = 0;
+    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_INVALID);
+    pair_stop();
+}
