@@ -5,15 +5,15 @@
  * run on the loop thread, in the RECEIVE phase, and never inside a call of this interface. So code
  * that uses it needs no lock and is never re-entered.
  *
- *     gRPC core ──tag──▶ RPC thread ──stack──▶ loop, RECEIVE phase ──▶ on_open, on_message,
- * on_writable, on_closed ▲                                                                   │
- *         └───────────── rpc_call_send, _read, _finish, _cancel ◀─────────────┘
+ *     gRPC core ──tag──▶ RPC thread ──stack──▶ loop, RECEIVE phase ──▶ on_open, on_message, …, on_closed
+ *         ▲                                                                          │
+ *         └──────────────── rpc_call_send, _read, _finish, _cancel ◀─────────────────┘
  *
  * One call is one `struct rpc_call`, on either side. Its life:
  *
- *                    rpc_call_send ⇄ on_writable      (one message in flight)
- *     on_open ──▶  ┤ rpc_call_read ⇄ on_message      (one read in flight)   ├ ──▶ on_closed,
- * exactly once and last on_half_close                    (the peer sends no more)
+ *                 ┌ rpc_call_send ⇄ on_writable      (one message in flight) ┐
+ *     on_open ──▶ ┤ rpc_call_read ⇄ on_message       (one read in flight)    ├ ──▶ on_closed, exactly
+ *                 └ on_half_close                    (the peer sends no more)┘     once and last
  *
  * The pointer is dead when on_closed returns; nothing may be asked of it afterwards. A call that
  * was finished or cancelled still gets its on_closed, later.
@@ -152,8 +152,8 @@ struct rpc_server_options {
     const char *address; /* "127.0.0.1:7070", "[::1]:0", "unix:/path"; port 0 picks a free one */
     size_t message_bytes_max; /* a larger request ends its call with RESOURCE_EXHAUSTED; 0: 4 MiB */
     int streams_max;          /* concurrent calls a connection; 0: no limit */
-    int keepalive_ms; /* ping an idle peer after so long, drop it 1 x later; 0: gRPC's default (2 h)
-                       */
+    /* Ping an idle peer after so long, drop it 1 x later; 0: gRPC's default (2 h). */
+    int keepalive_ms;
 };
 
 /* Binds. IN_USE when the address is taken, CONFIG when it does not parse or resolve. No call is
@@ -218,8 +218,8 @@ void rpc_channel_destroy(struct rpc_channel *channel);
 struct rpc_call_options {
     const char *path;    /* "/baton.v1.Generation/Generate" */
     uint64_t timeout_ns; /* from now; DEADLINE_NONE or 0: none */
-    bool wait_for_ready; /* wait for a connection (until the deadline) rather than fail with
-                            UNAVAILABLE */
+    /* Wait for a connection (until the deadline) rather than fail with UNAVAILABLE. */
+    bool wait_for_ready;
     const struct rpc_metadata *metadata;
     size_t metadata_count;
     /* The request, for RPC_UNARY and RPC_SERVER_STREAM (NULL: an empty one): packed before the
