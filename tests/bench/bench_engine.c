@@ -8,8 +8,8 @@
  * and pair of positions at the f32 peak. The limit of a decode step is the longer of that and of reading the weights once and
  * each sequence's KV. Attention over 8,000 positions is held against the read bandwidth.
  *
- * Times are the best of several steps: with one thread the process's own processor time, so that a figure does not depend on
- * who else wants the core; with more the engine's clock, first to last operation.
+ * Times: with one thread the median step by the process's own processor time, so that a figure does not depend on who else
+ * wants the core; with more the best step by the engine's clock, first to last operation.
  *
  * --peers: lines of "ID TOKENS_A_SECOND".
  * Owner: the main thread. */
@@ -126,15 +126,26 @@ static double step_seconds(struct subject *subject, uint32_t seqs, uint32_t rows
     return (double)(end_ns - begin_ns) * 1e-9;
 }
 
-static double step_best(struct subject *subject, const struct limits *limits, uint32_t seqs,
-                        uint32_t rows, uint32_t position)
+static int compare(const void *a, const void *b)
 {
-    double best = step_seconds(subject, seqs, rows, position), start = bench_now();
-    for (int i = 0; i < 3 || bench_now() - start < limits->seconds; i++) {
-        double seconds = step_seconds(subject, seqs, rows, position);
-        best = seconds < best ? seconds : best;
-    }
-    return best;
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* One thread: the median of processor times, since a hypervisor's corrections make single ones too short or too long. More:
+ * the best by the clock. */
+static double step_typical(struct subject *subject, const struct limits *limits, uint32_t seqs,
+                           uint32_t rows, uint32_t position)
+{
+    enum { STEPS_MAX = 4096 };
+    static double seconds[STEPS_MAX];
+    size_t count = 0;
+    step_seconds(subject, seqs, rows, position); /* warms up */
+    double start = bench_now();
+    while (count < 5 || (count < STEPS_MAX && bench_now() - start < limits->seconds))
+        seconds[count++] = step_seconds(subject, seqs, rows, position);
+    qsort(seconds, count, sizeof *seconds, compare);
+    return seconds[engine_info(subject->engine)->threads == 1 ? count / 2 : 0];
 }
 
 /* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
@@ -193,7 +204,7 @@ static double arithmetic_seconds(const struct subject *subject, const struct lim
 
 static void bench_prefill(struct report *report, struct subject *subject)
 {
-    double seconds = step_best(subject, &report->limits, 1, PROMPT, 0);
+    double seconds = step_typical(subject, &report->limits, 1, PROMPT, 0);
     double limit =
         arithmetic_seconds(subject, &report->limits, PROMPT, 1, PROMPT * (PROMPT + 1) / 2.0);
     add(report, subject, "prefill512",
@@ -206,7 +217,7 @@ static void bench_decode(struct report *report, struct subject *subject, const c
                          uint32_t seqs)
 {
     const struct limits *limits = &report->limits;
-    double seconds = step_best(subject, limits, seqs, 1, DECODE_AT), pairs = DECODE_AT + 1.0;
+    double seconds = step_typical(subject, limits, seqs, 1, DECODE_AT), pairs = DECODE_AT + 1.0;
     double arithmetic = arithmetic_seconds(subject, limits, seqs, seqs, pairs * seqs);
     double kv_bytes = (double)engine_info(subject->engine)->kv_bytes_per_token;
     double reading = (subject->bytes + pairs * kv_bytes * seqs) / limits->bandwidth * 1e-9;
@@ -224,8 +235,8 @@ static void bench_decode(struct report *report, struct subject *subject, const c
 static void bench_attention(struct report *report, struct subject *subject)
 {
     double bytes = (double)engine_info(subject->engine)->kv_bytes_per_token * LONG;
-    double far = step_best(subject, &report->limits, 1, 1, LONG),
-           near = step_best(subject, &report->limits, 1, 1, 0);
+    double far = step_typical(subject, &report->limits, 1, 1, LONG),
+           near = step_typical(subject, &report->limits, 1, 1, 0);
     bench_add(&report->bench,
               &(struct bench_record){
                   .id = "attn_decode_8k_f16",
