@@ -65,6 +65,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
+int cmd_role(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 
 #endif

@@ -1,4 +1,4 @@
-/* `baton status` and `baton drain`: an operator's view of a cluster, by the Cluster service.
+/* `baton status`, `baton drain` and `baton role`: an operator's view of a cluster, by the Cluster service.
  * Owner: the main thread. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -247,6 +247,56 @@ int cmd_drain(int argc, char **argv)
             if (options.wait)
                 code = wait_gone(&client, node, clock_now_ns() + options.deadline_ns);
         }
+        client_close(&client);
+    }
+    config_destroy(config);
+    return code;
+}
+
+/* --- role --- */
+
+struct role_options {
+    struct config_address server;
+};
+
+static const struct config_option role_table[] = {
+    {.key = "server",
+     .type = CONFIG_ADDRESS,
+     CONFIG_FIELD(struct role_options, server),
+     .letter = 's',
+     .initial = CLIENT_SERVER_INITIAL,
+     .help = "the router"},
+};
+
+static const struct config_schema role_schema = {
+    .program = "baton role",
+    CONFIG_TABLE(role_table),
+    .summary = "a node plays another role: prefill, decode or mixed; what runs on it goes on",
+    .example = "  baton role decode-1 prefill\n",
+    .positionals = "NODE ROLE",
+    .positionals_min = 2,
+    .positionals_max = 2,
+};
+
+int cmd_role(int argc, char **argv)
+{
+    struct role_options options;
+    struct config *config;
+    struct client client;
+    ProtobufCMessage *response;
+    int code;
+    if (!config_start(&role_schema, argc, argv, &options, &config, &code))
+        return code;
+    code = client_open(&client, role_schema.program, &options.server);
+    if (code == EXIT_CODE_DONE) {
+        Baton__V1__SetRoleRequest request = BATON__V1__SET_ROLE_REQUEST__INIT;
+        request.node = (char *)config_positionals(config).items[0];
+        request.role = (char *)config_positionals(config).items[1];
+        code = client_call(&client, "/baton.v1.Cluster/SetRole", &request.base,
+                           &baton__v1__set_role_response__descriptor, CALL_TIMEOUT_S * NS_PER_S,
+                           &response);
+        if (code == EXIT_CODE_DONE)
+            protobuf_c_message_free_unpacked(response, NULL);
         client_close(&client);
     }
     config_destroy(config);

@@ -102,14 +102,51 @@ static void drain_message(void *context, struct rpc_call *call, const uint8_t *d
     }
 }
 
+static bool role_parse(const char *text, enum placement_role *role_out)
+{
+    for (int role = PLACEMENT_PREFILL; role <= PLACEMENT_DECODE; role++)
+        if (!strcmp(text, role_text((enum placement_role)role))) {
+            *role_out = (enum placement_role)role;
+            return true;
+        }
+    return false;
+}
+
+static enum status set_role(struct registry *registry, const Baton__V1__SetRoleRequest *request,
+                            struct err *err)
+{
+    enum placement_role role;
+    if (!role_parse(request->role, &role))
+        return err_set(err, STATUS_INVALID, "role: \"%.40s\" is none of prefill, decode, mixed",
+                       request->role);
+    struct node *node = registry_find(registry, request->node);
+    if (!node || node->state == NODE_DEAD)
+        return err_set(err, STATUS_NOT_FOUND, "node: no node \"%.100s\" is connected",
+                       request->node);
+    node_role(registry, node, role);
+    return STATUS_OK;
+}
+
 static void set_role_message(void *context, struct rpc_call *call, const uint8_t *data,
                              size_t bytes)
 {
-    (void)context;
-    (void)data;
-    (void)bytes;
-    rpc_call_finish(call, GRPC_CODE_UNIMPLEMENTED,
-                    "role: changing a node's role at run time is not built yet", NULL, 0);
+    struct cluster *cluster = context;
+    core_now(cluster);
+    struct err err = ERR_INIT;
+    ProtobufCMessage *unpacked = NULL;
+    enum status status =
+        wire_unpack(&baton__v1__set_role_request__descriptor, data, bytes, &unpacked, &err);
+    if (!status) {
+        status = set_role(&cluster->core->registry, (Baton__V1__SetRoleRequest *)unpacked, &err);
+        protobuf_c_message_free_unpacked(unpacked, NULL);
+    }
+    if (status) {
+        rpc_call_finish_err(call, &err);
+        return;
+    }
+    cluster->core->dirty = true;
+    Baton__V1__SetRoleResponse response = BATON__V1__SET_ROLE_RESPONSE__INIT;
+    rpc_call_reply(call, &response.base);
 }
 
 static const struct rpc_handler status_handler = {.kind = RPC_UNARY, .on_message = status_message};

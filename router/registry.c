@@ -393,6 +393,23 @@ void node_drain(struct registry *registry, struct node *node, bool tell)
         node_move(registry, node, NODE_DRAINING);
 }
 
+void node_role(struct registry *registry, struct node *node, enum placement_role role)
+{
+    static const Baton__Node__V1__Role wire_roles[] = {
+        [PLACEMENT_PREFILL] = BATON__NODE__V1__ROLE__ROLE_PREFILL,
+        [PLACEMENT_MIXED] = BATON__NODE__V1__ROLE__ROLE_MIXED,
+        [PLACEMENT_DECODE] = BATON__NODE__V1__ROLE__ROLE_DECODE,
+    };
+    Baton__Node__V1__SetRole body = BATON__NODE__V1__SET_ROLE__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    body.role = wire_roles[role];
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_SET_ROLE;
+    message.set_role = &body;
+    node->role = role;
+    node_send(registry, node, &message);
+    update_cover(registry);
+}
+
 /* --- streams --- */
 
 void registry_stream_open(struct registry *registry, struct node_stream *stream,

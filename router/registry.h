@@ -176,6 +176,9 @@ void node_hold(struct registry *registry, struct node *node, bool full);
 void node_unhold(struct node *node);
 /* Takes no new work any more; `tell` sends Drain. */
 void node_drain(struct registry *registry, struct node *node, bool tell);
+/* A live node plays another role from now on: it is told (and says so when it registers again), and placement follows. What
+ * runs goes on: every node can do either phase. */
+void node_role(struct registry *registry, struct node *node, enum placement_role role);
 struct node *registry_find(const struct registry *registry, const char *name);
 
 /* --- for placement --- */

@@ -257,6 +257,47 @@ def test_mismatched_nodes_are_refused_with_the_field_named():
             assert len(cluster.generate([5, 6], 3, temperature=0, ignore_eos=True).ids) == 3
 
 
+def test_roles_change_under_load_and_drop_no_request():
+    prompts = [[30 + i, 40, 50 + i] * (3 + i) for i in range(8)]
+    with Cluster(tiny_model(), prefill=1, decode=2) as cluster:
+        want = [cluster.generate(p, 200, temperature=0, ignore_eos=True).key() for p in prompts]
+        over = threading.Event()
+        wrong = []
+
+        def worker(i):
+            while not over.is_set():
+                try:
+                    if cluster.generate(prompts[i], 200, 120, temperature=0, ignore_eos=True).key() != want[i]:
+                        wrong.append(f"{i} changed")
+                except Exception as error:
+                    wrong.append(str(error))
+
+        threads = [threading.Thread(target=worker, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        pids = [p.child.pid for p in cluster.nodes()]
+        for node, role in (("decode-1", "prefill"), ("prefill-0", "decode"), ("decode-0", "mixed"),
+                           ("prefill-0", "prefill"), ("decode-0", "decode"), ("decode-1", "decode")):
+            cluster.admin.SetRole(pb.SetRoleRequest(node=node, role=role), timeout=10)
+            status = cluster.admin.GetStatus(pb.GetStatusRequest(), timeout=10)
+            assert {n.name: n.role for n in status.nodes}[node] == role
+            over.wait(0.4)
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not wrong, wrong[:3]
+        assert pids == [p.child.pid for p in cluster.nodes()] and all(p.alive() for p in cluster.nodes())
+        assert cluster.router.metric("baton_replays_total") == 0
+        assert not cluster.settled()
+        for request_, code in ((pb.SetRoleRequest(node="decode-1", role="king"), INVALID),
+                               (pb.SetRoleRequest(node="nobody", role="mixed"), grpc.StatusCode.NOT_FOUND)):
+            try:
+                cluster.admin.SetRole(request_, timeout=10)
+                raise AssertionError("accepted")
+            except grpc.RpcError as error:
+                assert error.code() == code, error
+
+
 def test_full_queue_is_resource_exhausted():
     with Cluster(tiny_model(), mixed=1, router_args=["--queue-max", "2"],
                  node_args=["--kv-pages", "8"]) as cluster:
