@@ -215,7 +215,7 @@ static double bare_once(const char *folder, const char *transport, size_t piece_
                         const char *how)
 {
     char command[PATH_MAX + 128];
-    snprintf(command, sizeof command, "'%s/ucx_bare' %s %zu %d %d %s", folder, transport,
+    snprintf(command, sizeof command, "timeout 60 '%s/ucx_bare' %s %zu %d %d %s", folder, transport,
              piece_bytes, WORKING_SET, WINDOW, how);
     FILE *output = popen(command, "r");
     double rate = 0;

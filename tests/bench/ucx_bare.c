@@ -111,6 +111,7 @@ static void start(const char *transport, int fd)
     } else {
         check(ucp_config_modify(config, "NET_DEVICES", "lo"), "NET_DEVICES");
         check(ucp_config_modify(config, "PUT_ENABLE", "n"), "PUT_ENABLE");
+        check(ucp_config_modify(config, "CONN_NB", "y"), "CONN_NB");
     }
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES,
                            .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
