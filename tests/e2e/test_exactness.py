@@ -1,10 +1,14 @@
 """One request, one answer: ids and log-probabilities are the same bits however and wherever they are computed."""
 import concurrent.futures
+import os
 import random
+import subprocess
+import sys
+import tempfile
 import time
 
 import tap
-from cluster import Cluster, demo_model, tiny_model
+from cluster import Cluster, ROOT, demo_model, tiny_model
 
 
 def prompts(count, longest=180):
@@ -122,6 +126,29 @@ def test_float_compute_float_kv():
 
 def test_int8_compute_float_kv():
     check("prefill_decode", "int8", "f32")
+
+
+def test_every_file_type_in_both_modes():
+    """A file of each weight type answers the same on one node and handed over, and float mode tells the types apart."""
+    prompt = JOBS[3][1]
+    floats = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"):
+            path = os.path.join(folder, kind + ".gguf")
+            subprocess.run([sys.executable, os.path.join(ROOT, "tests/data/make_tiny_model.py"), "--vocab-from",
+                            tiny_model(), "--type", kind, path], check=True)
+            for compute in ("int8", "f32"):
+                answers = []
+                for shape in (dict(mixed=1), dict(prefill=1, decode=1)):
+                    with Cluster(path, node_args=["--compute", compute, "--threads", "1"], **shape) as cluster:
+                        answers.append(cluster.generate(prompt, 12, temperature=0, logprobs=4, ignore_eos=True).key())
+                assert answers[0] == answers[1], (kind, compute)
+                if compute == "f32":
+                    floats[kind] = answers[0][1]
+    first = {kind: logprobs[0][0] for kind, logprobs in floats.items()}
+    # one set of floats in three precisions; the quantised files are random blocks of their own
+    assert abs(first["f16"] - first["f32"]) < 0.05 and abs(first["bf16"] - first["f32"]) < 0.1, first
+    assert len(set(first.values())) == 6, first
 
 
 def test_demo_model_chat_mixed_equals_disaggregated():

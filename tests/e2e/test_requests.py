@@ -257,6 +257,22 @@ def test_mismatched_nodes_are_refused_with_the_field_named():
             assert len(cluster.generate([5, 6], 3, temperature=0, ignore_eos=True).ids) == 3
 
 
+def test_page_pool_limits():
+    """Four pages of 16 hold 64 positions; the last token of an answer takes none."""
+    with Cluster(tiny_model(), mixed=1, node_args=["--kv-pages", "4", "--page-tokens", "16"]) as cluster:
+        def ask(prompt_tokens, max_tokens):
+            return cluster.generate([30] * prompt_tokens, max_tokens, 20, expect_error=True, temperature=0, ignore_eos=True)
+
+        assert len(ask(64, 1).ids) == 1
+        assert len(ask(60, 5).ids) == 5
+        for prompt_tokens, max_tokens, field in ((65, 1, "token_ids"), (64, 2, "max_tokens"), (60, 6, "max_tokens")):
+            error = ask(prompt_tokens, max_tokens).error
+            assert error and error.code() == INVALID, (prompt_tokens, max_tokens, error)
+            assert field in error.details() and "64" in error.details(), error.details()
+        assert len(cluster.generate([30] * 60, None, 20, temperature=0, ignore_eos=True).ids) == 5
+        assert not cluster.settled()
+
+
 def test_roles_change_under_load_and_drop_no_request():
     prompts = [[30 + i, 40, 50 + i] * (3 + i) for i in range(8)]
     with Cluster(tiny_model(), prefill=1, decode=2) as cluster:
