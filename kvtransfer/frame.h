@@ -115,7 +115,7 @@ struct kv_first {
 struct kv_pull {
     uint16_t group;
     uint16_t run_begin, run_count;   /* count >= 1 unless block_count is 0 */
-    uint16_t head_begin, head_count; /* KV heads; all of them for now */
+    uint16_t head_begin, head_count; /* KV heads; anything but all is answered with GONE */
     uint32_t block_count;            /* 0: only PROGRESS and FIRST are wanted */
     uint32_t blocks[KV_PULL_BLOCKS_MAX];
 };

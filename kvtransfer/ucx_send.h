@@ -13,11 +13,7 @@
 #ifndef BATON_KVTRANSFER_UCX_SEND_H
 #define BATON_KVTRANSFER_UCX_SEND_H
 
-#include <stdint.h>
-
 void ucx_send_forgive_begin(void);
 void ucx_send_forgive_end(void);
-/* Sends that were forgiven so far, by this thread. */
-uint64_t ucx_sends_forgiven(void);
 
 #endif
