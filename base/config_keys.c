@@ -46,5 +46,6 @@ const struct config_key config_keys[] = {
     {"context_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"sequences_max", CONFIG_COMMON | CONFIG_NODE},
     {"steps_in_flight", CONFIG_COMMON | CONFIG_NODE},
+    {"gap_ms", CONFIG_COMMON | CONFIG_NODE},
 };
 const size_t config_key_count = sizeof config_keys / sizeof config_keys[0];

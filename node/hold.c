@@ -33,9 +33,8 @@ static void work_begin(struct node *node, struct work *work)
 static uint32_t pages_coming(const struct node *node)
 {
     uint32_t pages = 0;
-    for (uint32_t i = 0; i < node->table.count; i++)
-        if (node->table.works[i].state == WORK_ENDING)
-            pages += node->table.works[i].page_count;
+    list_for_each(it, &node->table.states[WORK_ENDING]) pages +=
+        container_of(it, struct work, link)->page_count;
     return pages;
 }
 
@@ -130,9 +129,11 @@ static void work_settle(struct node *node, struct work *work)
 
 void node_works_settle(struct node *node)
 {
-    for (uint32_t i = 0; i < node->table.count; i++)
-        if (node->table.works[i].state >= WORK_ENDING)
-            work_settle(node, &node->table.works[i]);
+    /* in this order, so that what has nothing to wait for goes all the way */
+    static const uint8_t states[] = {WORK_ENDING, WORK_QUARANTINED, WORK_LEAVING};
+    for (int i = 0; i < 3; i++)
+        list_for_each_safe(it, next, &node->table.states[states[i]])
+            work_settle(node, container_of(it, struct work, link));
 }
 
 void node_work_end(struct node *node, struct work *work, enum status why)

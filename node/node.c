@@ -15,11 +15,7 @@ static const uint64_t orphan_ns = 4 * NS_PER_S;
 
 uint32_t node_work_count(const struct node *node)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < node->table.count; i++)
-        count += node->table.works[i].state != WORK_FREE &&
-                 node->table.works[i].state != WORK_QUARANTINED;
-    return count;
+    return node->table.count - work_count(&node->table, SM_TO(WORK_FREE) | SM_TO(WORK_QUARANTINED));
 }
 
 uint64_t node_stale_frames(const struct node *node)

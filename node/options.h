@@ -24,6 +24,7 @@ struct node_options {
     int64_t chunk_tokens, batch_tokens, sequences_max, steps_in_flight;
     const char *kv_interface, *kv_ports, *kv_host;
     bool kv_filter;
+    int64_t gap_ms; /* 0: no bound */
     uint64_t grace_ns;
 };
 

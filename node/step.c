@@ -13,6 +13,7 @@ enum status step_loop_init(struct node *node)
     uint32_t sequences = node->info->seqs_max;
     *steps = (struct step_loop){
         .in_flight_max = (uint32_t)o->steps_in_flight,
+        .gap_ns = (uint64_t)o->gap_ms * NS_PER_MS,
         .limits = {.rows_max = node->info->rows_max,
                    .chunk_tokens = (uint32_t)o->chunk_tokens,
                    .sequences_max = sequences,
@@ -39,25 +40,62 @@ void step_loop_finish(struct node *node)
 
 /* --- planning and submitting --- */
 
-/* Says in `out` what the work could compute now; false: nothing. */
-static bool work_candidate(const struct node *node, const struct work *work,
-                           struct batch_candidate *out)
+/* Whether the row of a sequence all of whose known rows are submitted could go along: from the token of the step in flight, if one
+ * may be lacking after that. */
+static bool next_row_ready(const struct node *node, const struct work *work)
 {
-    if (work->state != WORK_PROMPT && work->state != WORK_DECODING)
-        return false;
-    *out = (struct batch_candidate){.age = work->age,
-                                    .index = work->index,
-                                    .position = work->rows_submitted,
-                                    .alone = work->alone};
-    uint32_t total = work_total(work);
-    if (work->rows_submitted < total) {
-        if (work->state == WORK_PROMPT)
-            out->rows_left = total - work->rows_submitted;
-        return true;
-    }
-    /* everything known is submitted: go on from the token of the step in flight, if one may be lacking */
     return work->leg != WORK_LEG_PREFILL && node->steps.in_flight_max > 1 &&
            work->samples_pending == 1 && work->generated_count + 1 < work->answer_max;
+}
+
+static bool rows_known(const struct work *work)
+{
+    return work->rows_submitted < work_total(work);
+}
+
+static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
+                          uint32_t rows_left)
+{
+    steps->candidates[(*count)++] = (struct batch_candidate){.age = work->age,
+                                                             .index = work->index,
+                                                             .rows_left = rows_left,
+                                                             .position = work->rows_submitted,
+                                                             .alone = work->alone};
+}
+
+/* The next work from `at` on in the list that has rows to compute (prompts: `known` says which kind of them); NULL: none. */
+static struct work *prompt_next(const struct node *node, struct list *at, bool known)
+{
+    for (; at != &node->table.states[WORK_PROMPT]; at = at->next) {
+        struct work *work = container_of(at, struct work, link);
+        if (known ? rows_known(work) : !rows_known(work) && next_row_ready(node, work))
+            return work;
+    }
+    return NULL;
+}
+
+/* Everything that could compute now, in the order that batch_plan wants: what decodes, then prompts, each by age. A prompt
+ * whose last rows are with the engine decodes already. */
+static uint32_t candidates_list(struct node *node)
+{
+    struct step_loop *steps = &node->steps;
+    struct list *prompts = &node->table.states[WORK_PROMPT];
+    uint32_t count = 0;
+    struct work *early = prompt_next(node, prompts->next, false);
+    list_for_each(it, &node->table.states[WORK_DECODING])
+    {
+        const struct work *work = container_of(it, struct work, link);
+        for (; early && early->age < work->age; early = prompt_next(node, early->link.next, false))
+            candidate_add(steps, &count, early, 0);
+        if (rows_known(work) || next_row_ready(node, work))
+            candidate_add(steps, &count, work, 0);
+    }
+    for (; early; early = prompt_next(node, early->link.next, false))
+        candidate_add(steps, &count, early, 0);
+    for (struct work *work = prompt_next(node, prompts->next, true); work;
+         work = prompt_next(node, work->link.next, true))
+        candidate_add(steps, &count, work, work_total(work) - work->rows_submitted);
+    return count;
 }
 
 static void part_add(struct node *node, struct step_record *record, struct work *work,
@@ -107,6 +145,8 @@ static void part_add(struct node *node, struct step_record *record, struct work 
     record->part_count++;
     if (part->prompt)
         record->prompt_rows += rows;
+    else
+        record->decode_rows += rows;
     work->rows_submitted = end;
     work->steps_outstanding++;
     if (sampled) {
@@ -119,12 +159,11 @@ static void part_add(struct node *node, struct step_record *record, struct work 
 static bool step_submit_one(struct node *node)
 {
     struct step_loop *steps = &node->steps;
-    uint32_t candidate_count = 0;
-    for (uint32_t i = 0; i < node->table.count; i++)
-        if (work_candidate(node, &node->table.works[i], &steps->candidates[candidate_count]))
-            candidate_count++;
+    uint32_t candidate_count = candidates_list(node);
     if (!candidate_count)
         return false;
+    steps->limits.beside_rows =
+        batch_beside_rows(&steps->pace, steps->gap_ns, steps->limits.page_tokens);
     uint32_t share_count = batch_plan(&steps->batch, &steps->limits, steps->candidates,
                                       candidate_count, steps->shares);
     struct engine_step *step = share_count ? engine_step_begin(node->engine) : NULL;
@@ -135,7 +174,7 @@ static bool step_submit_one(struct node *node)
         record = &steps->records[1];
     assert(!record->step);
     record->step = step;
-    record->part_count = record->prompt_rows = 0;
+    record->part_count = record->prompt_rows = record->decode_rows = 0;
     for (uint32_t i = 0; i < share_count; i++)
         part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
     if (!record->part_count) {
@@ -250,9 +289,10 @@ static void step_done(struct node *node, struct step_record *record)
         if (part->sample != ENGINE_NONE)
             part_sampled(node, record, part);
     }
+    uint64_t begin_ns, end_ns;
+    engine_step_times(record->step, &begin_ns, &end_ns);
+    batch_pace_take(&steps->pace, record->decode_rows, record->prompt_rows, end_ns - begin_ns);
     if (record->prompt_rows) {
-        uint64_t begin_ns, end_ns;
-        engine_step_times(record->step, &begin_ns, &end_ns);
         double rate = record->prompt_rows * 1e9 / (double)(end_ns - begin_ns + 1);
         steps->prompt_tokens_per_s =
             steps->prompt_tokens_per_s > 0 ? 0.75 * steps->prompt_tokens_per_s + 0.25 * rate : rate;

@@ -31,7 +31,7 @@ struct step_part {
 struct step_record {
     struct engine_step *step; /* NULL: not in use */
     struct step_part *parts;  /* [sequences_max] */
-    uint32_t part_count, prompt_rows;
+    uint32_t part_count, prompt_rows, decode_rows;
 };
 
 struct step_loop {
@@ -39,6 +39,9 @@ struct step_loop {
     uint32_t in_flight, in_flight_max;
     struct batch_limits limits;
     struct batch_state batch;
+    struct batch_pace pace;
+    uint64_t
+        gap_ns; /* between two tokens of a stream, when prompts are computed beside it; 0: no bound */
     struct batch_candidate *candidates; /* [works] */
     struct batch_share *shares;         /* [sequences_max] */
     double prompt_tokens_per_s;         /* measured over steps that computed prompts; 0: not yet */

@@ -8,44 +8,96 @@
 static const struct sm_state states[] = {
     [WORK_FREE] = {"free", SM_TO(WORK_WAITING)},
     [WORK_WAITING] = {"waiting", SM_TO(WORK_PROMPT) | SM_TO(WORK_FETCHING) | SM_TO(WORK_ENDING)},
-    [WORK_PROMPT] = {"prompt", SM_TO(WORK_HOLDING) | SM_TO(WORK_DECODING) | SM_TO(WORK_ENDING)},
+    [WORK_PROMPT] = {"prompt", SM_TO(WORK_HOLDING) | SM_TO(WORK_DECODING) | SM_TO(WORK_SAVING) |
+                                   SM_TO(WORK_ENDING)},
     [WORK_HOLDING] = {"holding", SM_TO(WORK_ENDING)},
     [WORK_FETCHING] = {"fetching", SM_TO(WORK_ORPHAN) | SM_TO(WORK_DECODING) | SM_TO(WORK_ENDING)},
     [WORK_ORPHAN] = {"orphan", SM_TO(WORK_DECODING) | SM_TO(WORK_ENDING)},
-    [WORK_DECODING] = {"decoding", SM_TO(WORK_ENDING)},
+    [WORK_DECODING] = {"decoding", SM_TO(WORK_SAVING) | SM_TO(WORK_ENDING)},
+    [WORK_SAVING] = {"saving", SM_TO(WORK_PREEMPTED) | SM_TO(WORK_ENDING)},
+    [WORK_PREEMPTED] = {"preempted",
+                        SM_TO(WORK_RESTORING) | SM_TO(WORK_PROMPT) | SM_TO(WORK_ENDING)},
+    [WORK_RESTORING] = {"restoring", SM_TO(WORK_DECODING) | SM_TO(WORK_PROMPT) |
+                                         SM_TO(WORK_SAVING) | SM_TO(WORK_ENDING)},
     [WORK_ENDING] = {"ending", SM_TO(WORK_LEAVING) | SM_TO(WORK_QUARANTINED)},
     [WORK_QUARANTINED] = {"quarantined", SM_TO(WORK_LEAVING)},
     [WORK_LEAVING] = {"leaving", SM_TO(WORK_FREE)},
 };
 const struct sm_table work_states = SM_TABLE("work", states);
 
+/* --- lists --- */
+
+/* Free entries, and those that only go, need no order: the last one is used again first. */
+static bool state_by_age(unsigned state)
+{
+    return state != WORK_FREE && state < WORK_ENDING;
+}
+
+static void state_enter(struct work *work)
+{
+    struct list *head = &work->table->states[work->state];
+    struct list *at = state_by_age(work->state) ? head : head->next;
+    if (state_by_age(work->state))
+        while (at->prev != head && container_of(at->prev, struct work, link)->age > work->age)
+            at = at->prev;
+    list_insert_before(at, &work->link);
+    work->table->state_counts[work->state]++;
+}
+
+static struct list *attempts_of(struct work_table *table, struct kv_id attempt)
+{
+    return &table->attempts[(attempt.low ^ attempt.low >> 32) & table->attempt_mask];
+}
+
+uint32_t work_count(const struct work_table *table, uint32_t states_wanted)
+{
+    uint32_t count = 0;
+    for (unsigned state = 0; state < WORK_STATE_COUNT; state++)
+        if (states_wanted & SM_TO(state))
+            count += table->state_counts[state];
+    return count;
+}
+
+/* --- the table --- */
+
 enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,
                             uint32_t pages_max)
 {
     *table = (struct work_table){.count = count, .tokens_max = tokens_max, .pages_max = pages_max};
-    table->works = calloc(count, sizeof *table->works);
+    for (unsigned state = 0; state < WORK_STATE_COUNT; state++)
+        list_init(&table->states[state]);
+    while (table->attempt_mask < count)
+        table->attempt_mask = table->attempt_mask * 2 + 1;
+    table->works = aligned_alloc(_Alignof(struct work), count * sizeof *table->works);
+    table->attempts = calloc(table->attempt_mask + 1, sizeof *table->attempts);
     uint32_t *tokens = table->memory[0] = calloc((size_t)count * tokens_max, sizeof *tokens);
     uint32_t *pages = table->memory[1] = calloc((size_t)count * pages_max, sizeof *pages);
     struct sampling_bias *bias = table->memory[2] =
         calloc((size_t)count * SAMPLING_LOGIT_BIAS_MAX, sizeof *bias);
     uint32_t *stops = table->memory[3] =
         calloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
-    if (!table->works || !tokens || !pages || !bias || !stops)
+    if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops)
         return STATUS_MEMORY;
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i <= table->attempt_mask; i++)
+        list_init(&table->attempts[i]);
+    for (uint32_t i = count; i-- > 0;) {
         table->works[i] = (struct work){
             .index = i,
+            .table = table,
             .tokens = tokens + (size_t)i * tokens_max,
             .pages = pages + (size_t)i * pages_max,
             .bias = bias + (size_t)i * SAMPLING_LOGIT_BIAS_MAX,
             .stop_ids = stops + (size_t)i * SAMPLING_STOP_IDS_MAX,
         };
+        state_enter(&table->works[i]);
+    }
     return STATUS_OK;
 }
 
 void work_table_finish(struct work_table *table)
 {
     free(table->works);
+    free(table->attempts);
     for (int i = 0; i < 4; i++)
         free(table->memory[i]);
     *table = (struct work_table){0};
@@ -53,44 +105,50 @@ void work_table_finish(struct work_table *table)
 
 struct work *work_take(struct work_table *table)
 {
-    for (uint32_t i = 0; i < table->count; i++) {
-        struct work *work = &table->works[i];
-        if (work->state != WORK_FREE)
-            continue;
-        *work = (struct work){.index = i,
-                              .life = work->life + 1,
-                              .tokens = work->tokens,
-                              .pages = work->pages,
-                              .bias = work->bias,
-                              .stop_ids = work->stop_ids};
-        return work;
-    }
-    return NULL;
+    if (list_empty(&table->states[WORK_FREE]))
+        return NULL;
+    struct work *work = container_of(table->states[WORK_FREE].next, struct work, link);
+    list_remove(&work->link);
+    *work = (struct work){.index = work->index,
+                          .table = table,
+                          .life = work->life + 1,
+                          .tokens = work->tokens,
+                          .pages = work->pages,
+                          .bias = work->bias,
+                          .stop_ids = work->stop_ids};
+    list_push_front(&table->states[WORK_FREE], &work->link);
+    return work;
 }
 
 struct work *work_find_any(struct work_table *table, struct kv_id attempt)
 {
-    for (uint32_t i = 0; i < table->count; i++) {
-        struct work *work = &table->works[i];
-        if (work->state != WORK_FREE && kv_id_equal(work->key.transfer, attempt))
+    list_for_each(it, attempts_of(table, attempt))
+    {
+        struct work *work = container_of(it, struct work, attempt_link);
+        if (kv_id_equal(work->key.transfer, attempt))
             return work;
     }
     return NULL;
 }
 
+/* No two works of one attempt are here at a time: an assignment finds none of its attempt, or is refused. */
 struct work *work_find(struct work_table *table, struct kv_id attempt)
 {
-    for (uint32_t i = 0; i < table->count; i++) {
-        struct work *work = &table->works[i];
-        if (work_live(work) && kv_id_equal(work->key.transfer, attempt))
-            return work;
-    }
-    return NULL;
+    struct work *work = work_find_any(table, attempt);
+    return work && work_live(work) ? work : NULL;
 }
 
 void work_move(struct work *work, enum work_state to, uint64_t now_ns)
 {
+    struct work_table *table = work->table;
+    if (work->state == WORK_FREE)
+        list_push_back(attempts_of(table, work->key.transfer), &work->attempt_link);
+    table->state_counts[work->state]--;
+    list_remove(&work->link);
     sm_move(&work_states, &work->state, to);
+    state_enter(work);
+    if (to == WORK_FREE)
+        list_remove(&work->attempt_link);
     work->state_since_ns = now_ns;
 }
 

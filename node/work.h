@@ -6,6 +6,11 @@
  *                 └───────▶ FETCHING ──────all verified, first token known──────────────┘   │
  *                              └───────────all verified, P gone──▶ ORPHAN ──token───────────┘
  *
+ *     DECODING, PROMPT (local) ──gives way──▶ SAVING ──its steps have ended, its bytes are saved──▶ PREEMPTED
+ *     PREEMPTED ──pages──▶ RESTORING ──all bytes back and verified──▶ DECODING
+ *         │                    └──────a byte is wrong───┐
+ *         └───────pages, nothing was saved─────────────▶└─▶ PROMPT ──last chunk──▶ DECODING
+ *
  *     HOLDING ──D has all, lease over──▶ ENDING        DECODING ──last token──▶ ENDING
  *     any of the above ──End, stream's end, dropped, deadline, failure──▶ ENDING
  *
@@ -20,13 +25,17 @@
  *     HOLDING      D's DONE (source)                                 the lease, 8 s, renewed by PULL, piece or Renew
  *     FETCHING     pieces, FIRST or FirstToken (sink)                the sink's 2 s; the request's deadline
  *     ORPHAN       FirstToken                                        4 s; the request's deadline
- *     DECODING     a step ends                                       the request's deadline
+ *     DECODING     a step ends; short of a page: as WAITING          the request's deadline
+ *     SAVING       a step ends, a copy ends                          an engine that is stuck; the request's deadline
+ *     PREEMPTED    as WAITING                                        the request's deadline; the stream
+ *     RESTORING    a copy ends                                       an engine that is stuck; the request's deadline
  *     ENDING       the running layer, copies and transfers end       5 s, then QUARANTINED
  *     QUARANTINED  the same                                          the transport's end; the pages are nobody's meanwhile
  *     LEAVING      the steps in flight that read its arrays end      an engine that is stuck
  *
- * Invariant: pages are owned (pool) by the work's index exactly in PROMPT to ENDING; an engine slot is held in every state but
- * FREE; `ended` is reported once, when the pages are free or quarantined.
+ * Invariant: pages are owned (pool) by the work's index exactly in PROMPT to SAVING, RESTORING and ENDING; an engine slot is held
+ * in every state but FREE; `ended` is reported once, when the pages are free or quarantined. The table's lists hold each work
+ * in exactly one, that of its state, the older request first.
  *
  * Owner: the loop thread. Nothing is allocated after work_table_init. */
 #ifndef BATON_NODE_WORK_H
@@ -36,6 +45,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/sm.h"
 #include "kvtransfer/frame.h"
 #include "sched/pool.h"
@@ -51,6 +61,9 @@ enum work_state {
     WORK_FETCHING,
     WORK_ORPHAN,
     WORK_DECODING,
+    WORK_SAVING,
+    WORK_PREEMPTED,
+    WORK_RESTORING,
     WORK_ENDING,
     WORK_QUARANTINED,
     WORK_LEAVING,
@@ -58,37 +71,44 @@ enum work_state {
 };
 extern const struct sm_table work_states;
 
+struct work_table;
+
 struct work {
-    /* who */
-    uint8_t state;     /* enum work_state */
-    uint8_t leg;       /* enum work_leg */
-    uint32_t index;    /* in the table; the owner's number in the pool */
-    uint32_t life;     /* counts the uses of this entry, so that a late result is recognised */
-    struct kv_key key; /* router incarnation, request, attempt, this node's assignment number */
-    uint64_t age;      /* admission number; lower is older */
+    /* what every step looks at, for each running sequence: it fits two lines of a processor's cache */
+    _Alignas(64) struct list link; /* in the table's list of its state */
+    uint64_t age;                  /* admission number; lower is older */
+    uint8_t state;                 /* enum work_state */
+    uint8_t leg;                   /* enum work_leg */
     bool alone, last_leg;
+    uint32_t index; /* in the table; the owner's number in the pool */
+    uint32_t life;  /* counts the uses of this entry, so that a late result is recognised */
+    uint32_t slot;  /* the engine's */
+    uint32_t prompt_count, generated_count;
+    uint32_t answer_max;                   /* tokens of the whole answer */
+    uint32_t rows_submitted;               /* positions given to the engine so far */
+    uint32_t samples_pending, prev_sample; /* of the step submitted last */
+    uint32_t steps_outstanding;
+    uint32_t page_count;
+    uint32_t
+        *tokens; /* [tokens_max of the table]: prompt and answer, [prompt_count][generated_count] */
+    uint32_t *pages; /* block table [pages_max of the table] */
+
+    /* who */
+    struct work_table *table;
+    struct list attempt_link; /* in the table's attempts, but for FREE */
+    struct kv_key key; /* router incarnation, request, attempt, this node's assignment number */
     uint64_t arrived_ns, deadline_ns, state_since_ns;
 
-    /* what: prompt and answer in one array, [prompt_count][generated_count] */
-    uint32_t *tokens; /* [tokens_max of the table] */
-    uint32_t prompt_count, generated_count;
+    /* what */
     uint32_t received_count;         /* generated tokens that came with the assignment */
-    uint32_t answer_max;             /* tokens of the whole answer */
     struct sampling_params sampling; /* its arrays are the two below */
     struct sampling_bias *bias;      /* [SAMPLING_LOGIT_BIAS_MAX] */
     uint32_t *stop_ids;              /* [SAMPLING_STOP_IDS_MAX] */
     uint64_t seed;
     uint32_t n_index;
 
-    /* computing */
-    uint32_t slot;                         /* the engine's */
-    uint32_t rows_submitted;               /* positions given to the engine so far */
-    uint32_t samples_pending, prev_sample; /* of the step submitted last */
-    uint32_t steps_outstanding;
-
     /* pages */
-    uint32_t *pages; /* block table [pages_max of the table] */
-    uint32_t page_count, pages_needed;
+    uint32_t pages_needed;
     uint32_t pages_moved; /* the first blocks, that travel between P and D */
     struct pool_waiter waiter;
 
@@ -108,7 +128,12 @@ struct work {
 struct work_table {
     struct work *works; /* [count] */
     uint32_t count;
-    uint32_t tokens_max, pages_max; /* of one sequence */
+    uint32_t tokens_max, pages_max;       /* of one sequence */
+    struct list states[WORK_STATE_COUNT]; /* the works in it, the older request first */
+    uint32_t state_counts[WORK_STATE_COUNT];
+    struct list
+        *attempts; /* [attempt_mask + 1] all but the free ones, by their attempt's low bits */
+    uint32_t attempt_mask;
     void *memory[4];
 };
 
@@ -123,6 +148,8 @@ struct work *work_find(struct work_table *table, struct kv_id attempt);
 /* Any entry of this attempt, over or not. */
 struct work *work_find_any(struct work_table *table, struct kv_id attempt);
 void work_move(struct work *work, enum work_state to, uint64_t now_ns);
+/* Works in any of the states of `states` (SM_TO of each, or-ed). */
+uint32_t work_count(const struct work_table *table, uint32_t states);
 
 static inline uint32_t work_total(const struct work *work)
 {

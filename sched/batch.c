@@ -1,19 +1,13 @@
 /* See batch.h. */
 #include "sched/batch.h"
 
-#include <stdlib.h>
+#include <assert.h>
 
-/* Decoding before prompts, then by age, then by number, so that the plan is a function of the set
- * alone. */
-static int decode_then_age(const void *a, const void *b)
+/* Whether two neighbours stand in order: decoding before prompts, then by age. */
+static bool in_order(const struct batch_candidate *left, const struct batch_candidate *right)
 {
-    const struct batch_candidate *left = a, *right = b;
     bool left_prompt = left->rows_left > 0, right_prompt = right->rows_left > 0;
-    if (left_prompt != right_prompt)
-        return left_prompt ? 1 : -1;
-    if (left->age != right->age)
-        return left->age < right->age ? -1 : 1;
-    return left->index < right->index ? -1 : left->index > right->index;
+    return left_prompt == right_prompt ? left->age <= right->age : right_prompt;
 }
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -87,6 +81,8 @@ static uint32_t plan(const struct batch_limits *limits, const struct batch_candi
     while (at < count && !candidates[at].rows_left)
         at++; /* decoders that found no room this time */
     uint32_t prompts = min_u32(count - at, limits->sequences_max - used);
+    if (used && limits->beside_rows)
+        rows = min_u32(rows, limits->beside_rows);
     divide(limits, candidates + at, prompts, rows, shares_out + used);
     uint32_t kept = used;
     for (uint32_t i = 0; i < prompts; i++)
@@ -105,7 +101,10 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
     for (uint32_t i = 0; i < count; i++) {
         struct batch_candidate candidate = candidates[i];
         if (!candidate.alone) {
-            candidates[together++] = candidate;
+            assert(!together || in_order(&candidates[together - 1], &candidate));
+            if (together != i)
+                candidates[together] = candidate;
+            together++;
             continue;
         }
         if (!alone_count++ || candidate.age < lonely.age)
@@ -118,6 +117,46 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
     state->alone_last = false;
     if (!together)
         return 0;
-    qsort(candidates, together, sizeof *candidates, decode_then_age);
     return plan(limits, candidates, together, shares_out);
+}
+
+/* --- pace --- */
+
+/* The mean of lately, but a rise counts at once, as a bound is to hold also in the next step; at most doubled, so that one
+ * step that the machine disturbed is soon forgotten. */
+static void pace_follow(double *mean, double value)
+{
+    if (*mean <= 0)
+        *mean = value;
+    else if (value > *mean)
+        *mean = value < 2 * *mean ? value : 2 * *mean;
+    else
+        *mean = 0.75 * *mean + 0.25 * value;
+}
+
+void batch_pace_take(struct batch_pace *pace, uint32_t decode_rows, uint32_t prompt_rows,
+                     uint64_t step_ns)
+{
+    if (!prompt_rows) {
+        if (decode_rows)
+            pace_follow(&pace->decode_ns, (double)step_ns);
+        return;
+    }
+    /* what is not the prompt's by measurement is taken for it: that errs towards smaller chunks */
+    double prompt_ns = (double)step_ns - (decode_rows ? pace->decode_ns : 0);
+    double floor_ns = (double)step_ns / (decode_rows + prompt_rows);
+    double row_ns = prompt_ns / prompt_rows;
+    pace_follow(&pace->prompt_row_ns, row_ns > floor_ns ? row_ns : floor_ns);
+}
+
+uint32_t batch_beside_rows(const struct batch_pace *pace, uint64_t gap_ns, uint32_t page_tokens)
+{
+    if (!gap_ns)
+        return 0;
+    double room_ns = (double)gap_ns - pace->decode_ns;
+    if (pace->prompt_row_ns <= 0 || room_ns < pace->prompt_row_ns * page_tokens)
+        return page_tokens;
+    double pages = room_ns / pace->prompt_row_ns / page_tokens;
+    return pages < UINT32_MAX / 2 / page_tokens ? (uint32_t)pages * page_tokens
+                                                : UINT32_MAX / 2 / page_tokens * page_tokens;
 }

@@ -11,6 +11,10 @@
  * down to a page boundary where it can be, because only finished pieces leave a prefill node,
  * unless it reaches the prompt's end.
  *
+ * Beside decode rows, prompts get only as many rows as keep the step, by measured pace, within a
+ * gap that the streams may have between two tokens (`beside_rows`), and at least one page, so that
+ * prompts go on whatever the pace is.
+ *
  * A sequence marked `alone` (its request has seen several nodes die) is never computed beside
  * another: while there is one, steps alternate between it and the rest.
  *
@@ -26,6 +30,7 @@ struct batch_limits {
     uint32_t chunk_tokens;  /* prompt rows of one sequence in a step */
     uint32_t sequences_max; /* in a step */
     uint32_t page_tokens;
+    uint32_t beside_rows; /* prompt rows of a step that decodes too; 0: no bound but rows_max */
 };
 
 /* One sequence that could compute now. */
@@ -47,11 +52,24 @@ struct batch_state {
     bool alone_last;
 };
 
-/* Plans one step. `candidates` is sorted in place; `shares_out` has room for
- * `limits->sequences_max`. Decode rows come first in it, then prompts, each by age. Returns the
- * number of shares; 0: nothing to do. */
+/* Plans one step. `candidates` come in order, those that decode before prompts, each by age, so that
+ * the plan is a function of the set alone; those that run alone may stand anywhere. The array is
+ * scratch afterwards. `shares_out` has room for `limits->sequences_max`. Decode rows come first in
+ * it, then prompts, each by age. Returns the number of shares; 0: nothing to do. */
 uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
                     struct batch_candidate *candidates, uint32_t count,
                     struct batch_share *shares_out);
+
+/* How long rows take here, by the steps that have ended. */
+struct batch_pace {
+    double decode_ns;     /* a step that only decodes, as it was lately; 0: not measured */
+    double prompt_row_ns; /* what a prompt's row adds to a step; 0: not measured */
+};
+/* A step of so many rows has taken `step_ns`. */
+void batch_pace_take(struct batch_pace *pace, uint32_t decode_rows, uint32_t prompt_rows,
+                     uint64_t step_ns);
+/* The prompt rows that fit beside decoding in a step of `gap_ns`: a multiple of the page, at least
+ * one page, and one page as long as nothing is measured; 0 when gap_ns is 0: no bound. */
+uint32_t batch_beside_rows(const struct batch_pace *pace, uint64_t gap_ns, uint32_t page_tokens);
 
 #endif

@@ -1,6 +1,8 @@
 /* What a step computes: budget, order, fairness, and that a lonely sequence stays alone. */
 #include "sched/batch.h"
 
+#include <stdlib.h>
+
 #include "tests/test.h"
 
 enum { MANY = 64 };
@@ -31,9 +33,9 @@ TEST(batch, decode_rows_come_first_and_the_rest_is_a_prompt)
     struct batch_state state = {0};
     struct batch_share shares[MANY];
     struct batch_candidate c[] = {
-        {.age = 1, .index = 10, .rows_left = 1000},
-        {.age = 3, .index = 12, .position = 77},
         {.age = 2, .index = 11, .position = 5},
+        {.age = 3, .index = 12, .position = 77},
+        {.age = 1, .index = 10, .rows_left = 1000},
     };
     uint32_t count = batch_plan(&state, &limits, c, 3, shares);
     CHECK_INT(count, 3);
@@ -155,6 +157,78 @@ TEST(batch, alone_is_alone_and_takes_turns)
     CHECK_INT(rest, 5);
 }
 
+TEST(batch, beside_decoding_prompts_keep_to_their_rows)
+{
+    struct batch_state state = {0};
+    struct batch_limits l = limits;
+    struct batch_share shares[MANY];
+    l.beside_rows = 32;
+    struct batch_candidate c[] = {{.age = 5, .index = 0, .position = 9},
+                                  {.age = 1, .index = 1, .rows_left = 500},
+                                  {.age = 2, .index = 2, .rows_left = 500}};
+    uint32_t count = batch_plan(&state, &l, c, 3, shares);
+    CHECK_INT(rows_of(shares, count, 0), 1);
+    CHECK_INT(rows_of(shares, count, 1) + rows_of(shares, count, 2), 32);
+    /* nothing decodes: the whole step is theirs */
+    struct batch_candidate prompts[] = {{.age = 1, .index = 1, .rows_left = 500},
+                                        {.age = 2, .index = 2, .rows_left = 500}};
+    count = batch_plan(&state, &l, prompts, 2, shares);
+    CHECK_INT(rows_of(shares, count, 1) + rows_of(shares, count, 2), 128);
+    /* a sequence that is alone and decodes has nobody beside it */
+    struct batch_candidate alone[] = {{.age = 1, .index = 1, .rows_left = 500, .alone = true}};
+    state.alone_last = false;
+    count = batch_plan(&state, &l, alone, 1, shares);
+    CHECK_INT(rows_of(shares, count, 1), 128);
+}
+
+/* A machine of known cost: a step takes 2 ms, a decode row 1 ms more, a prompt row 0.1 ms and, with depth, up to 0.3 ms. */
+static uint64_t machine_ns(uint32_t decode_rows, uint32_t prompt_rows, uint32_t position)
+{
+    double row_ns = 100000 + 200000.0 * position / 8000;
+    return (uint64_t)(2000000 + 1000000.0 * decode_rows + row_ns * prompt_rows);
+}
+
+TEST(batch, the_pace_finds_the_rows_that_fit_a_gap)
+{
+    const uint64_t gap_ns = 50 * 1000000;
+    struct batch_pace pace = {0};
+    CHECK_INT(batch_beside_rows(&pace, 0, 16), 0);       /* no bound */
+    CHECK_INT(batch_beside_rows(&pace, gap_ns, 16), 16); /* nothing measured: one page */
+    uint32_t steps = 0, most = 0;
+    for (uint32_t position = 0; position < 8000; steps++) {
+        uint32_t rows = batch_beside_rows(&pace, gap_ns, 16);
+        CHECK(rows % 16 == 0 && rows > 0);
+        uint64_t step_ns = machine_ns(8, rows, position);
+        CHECK_MSG(step_ns <= gap_ns, "a step of %u rows took %.1f ms", rows, (double)step_ns / 1e6);
+        batch_pace_take(&pace, 8, rows, step_ns);
+        position += rows;
+        most = rows > most ? rows : most;
+        if (steps == 3) /* decoding alone, measured at last */
+            batch_pace_take(&pace, 8, 0, machine_ns(8, 0, 0));
+    }
+    CHECK_MSG(most >= 192 && steps < 90, "%u steps, at most %u rows", steps, most);
+    /* one disturbed step costs a few smaller ones, then it is forgotten */
+    uint32_t before = batch_beside_rows(&pace, gap_ns, 16);
+    batch_pace_take(&pace, 8, before, 10 * gap_ns);
+    CHECK(batch_beside_rows(&pace, gap_ns, 16) >= before / 2 - 16);
+    for (int i = 0; i < 8; i++) {
+        uint32_t rows = batch_beside_rows(&pace, gap_ns, 16);
+        batch_pace_take(&pace, 8, rows, machine_ns(8, rows, 8000));
+    }
+    CHECK(batch_beside_rows(&pace, gap_ns, 16) + 32 >= before);
+    /* a step that cannot be short enough still takes a page */
+    CHECK_INT(batch_beside_rows(&pace, 1, 16), 16);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const struct batch_candidate *left = a, *right = b;
+    bool left_prompt = left->rows_left > 0, right_prompt = right->rows_left > 0;
+    if (left_prompt != right_prompt)
+        return left_prompt ? 1 : -1;
+    return left->age < right->age ? -1 : left->age > right->age;
+}
+
 TEST(batch, random_plans_keep_the_limits)
 {
     uint64_t seed = 88172645463325252u;
@@ -167,6 +241,7 @@ TEST(batch, random_plans_keep_the_limits)
         l.sequences_max = 1 + (seed >> 33) % 20;
         l.rows_max = 1 + (seed >> 40) % 200;
         l.chunk_tokens = 1 + (seed >> 48) % 100;
+        l.beside_rows = (seed >> 28) % 3 * 16;
         uint32_t count = (seed >> 20) % 30;
         for (uint32_t i = 0; i < count; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -176,9 +251,11 @@ TEST(batch, random_plans_keep_the_limits)
                                          .rows_left = (seed >> 40) % 3 ? (seed >> 45) % 500 : 0,
                                          .position = (seed >> 20) % 300};
         }
+        qsort(c, count, sizeof c[0], in_order);
         uint32_t planned = batch_plan(&state, &l, c, count, shares), rows = 0;
         CHECK(planned <= l.sequences_max && (planned > 0 || !count));
         bool seen[MANY] = {false};
+        uint32_t prompt_rows = 0, decode_rows = 0;
         for (uint32_t i = 0; i < planned; i++) {
             const struct batch_candidate *of = &before[shares[i].index];
             CHECK(!seen[shares[i].index]);
@@ -188,7 +265,12 @@ TEST(batch, random_plans_keep_the_limits)
                       ? shares[i].rows <= of->rows_left && shares[i].rows <= l.chunk_tokens
                       : shares[i].rows == 1);
             rows += shares[i].rows;
+            if (of->rows_left)
+                prompt_rows += shares[i].rows;
+            else
+                decode_rows++;
         }
+        CHECK(!decode_rows || !l.beside_rows || prompt_rows <= l.beside_rows);
         CHECK(rows <= l.rows_max);
     }
 }
