@@ -406,6 +406,8 @@ uint64_t kv_links_next_ns(const struct kv_links *links)
         if (side_ns < next_ns)
             next_ns = side_ns;
     }
+    if (kv_links_paced(links) && links->paced_ns < next_ns)
+        next_ns = links->paced_ns;
     if (links->ticked_ns == 0)
         next_ns = links->now_ns;
     return next_ns;

@@ -49,6 +49,7 @@ struct kv_links_options {
     unsigned window_max; /* pieces in flight to one peer; 0: 8 */
     /* The window shrinks, to 1 at least, to what the link moves in this time; 0: 250 ms. */
     uint64_t window_ns;
+    uint64_t rate_max; /* bytes/s of pieces that this node sends, over all links; 0: as fast as they go */
     uint64_t stall_ns; /* operations outstanding and none completed: the endpoint ends; 0: 4 s */
     uint64_t hello_ns; /* between two HELLOs while connecting; 0: 500 ms */
     /* A closing endpoint that has not drained in this time is given up on; 0: 1 s. */

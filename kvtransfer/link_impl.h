@@ -62,6 +62,7 @@ struct kv_links {
     uint64_t incarnation, router_incarnation;
     uint64_t now_ns, patient_ns, late_ns; /* patient = now - late: time that this node was awake */
     uint64_t ticked_ns;
+    uint64_t paced_ns; /* with rate_max: no piece leaves before */
     struct kv_counters counters;
     struct kv_side sides[KV_SIDE_COUNT];
     struct kv_link *slots;
@@ -76,6 +77,12 @@ struct kv_links {
 static inline bool kv_link_usable(const struct kv_link *link)
 {
     return link->state == KV_LINK_CONNECTING || link->state == KV_LINK_UP;
+}
+
+/* A piece has left so lately that the next must wait. */
+static inline bool kv_links_paced(const struct kv_links *links)
+{
+    return links->options.rate_max && links->now_ns < links->paced_ns;
 }
 
 /* Fills the tuple and sends. FULL: try later; CLOSED. */

@@ -310,13 +310,19 @@ static enum status piece_send(struct kv_source *source, struct source_transfer *
     link->sends++;
     link->piece_bytes = ready->bytes;
     kv_rate_begin(&link->send_rate, links->now_ns);
+    if (links->options.rate_max) {
+        uint64_t from_ns = links->paced_ns > links->now_ns ? links->paced_ns : links->now_ns;
+        links->paced_ns =
+            from_ns + (uint64_t)((double)ready->bytes * 1e9 / (double)links->options.rate_max);
+    }
     return STATUS_OK;
 }
 
 static void link_serve(struct kv_source *source, struct kv_link *link)
 {
     unsigned window = kv_link_window(link);
-    while (link->sends < window && !list_empty(&link->source_ring)) {
+    while (link->sends < window && !list_empty(&link->source_ring) &&
+           !kv_links_paced(link->links)) {
         struct list *first = list_pop_front(&link->source_ring);
         struct source_transfer *t = container_of(first, struct source_transfer, ring);
         enum status status = piece_send(source, t);

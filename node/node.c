@@ -338,7 +338,9 @@ static enum status memory_take(struct node_impl *impl, struct err *err)
 static enum status links_make(struct node_impl *impl, struct err *err)
 {
     struct node *node = &impl->node;
-    struct kv_links_options options = {.links_max = PEERS_MAX, .reopen_ns = 500 * NS_PER_MS};
+    struct kv_links_options options = {.links_max = PEERS_MAX,
+                                       .reopen_ns = 500 * NS_PER_MS,
+                                       .rate_max = node->options->kv_rate_max};
     struct kv_links_events events = {.context = node->peers, .link_changed = peers_link_changed};
     enum status status = kv_links_create(&options, &events, 1, &node->links, err);
     if (status)

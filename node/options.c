@@ -212,6 +212,13 @@ static struct config_option table[] = {
      .initial = "true",
      .sections = CONFIG_COMMON | CONFIG_NODE,
      .help = "over TCP, drop KV connections that the router did not announce"},
+    {.key = "kv_rate_max",
+     .type = CONFIG_BYTES,
+     FIELD(kv_rate_max),
+     .initial = "0",
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help = "bytes of KV pages a second that this node sends, to leave room on a shared link; 0: "
+             "no limit"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),
@@ -272,6 +279,10 @@ enum status node_options_check(const struct node_options *o, struct err *err)
         return err_set(err, STATUS_CONFIG,
                        "batch_tokens: %lld must be above sequences_max (%lld), or prompts starve",
                        (long long)o->batch_tokens, (long long)o->sequences_max);
+    if (o->kv_rate_max && o->kv_rate_max < 1 << 20)
+        return err_set(err, STATUS_CONFIG,
+                       "kv_rate_max: %llu bytes a second; 0 for no limit, or at least 1M",
+                       (unsigned long long)o->kv_rate_max);
     if (o->name && (strlen(o->name) > 64 || !*o->name))
         return err_set(err, STATUS_CONFIG, "name: must have 1 to 64 bytes");
     return STATUS_OK;

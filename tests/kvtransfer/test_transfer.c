@@ -473,6 +473,26 @@ TEST(transfer, window_bounds_what_is_in_flight)
     pair_stop();
 }
 
+TEST(transfer, a_node_sends_no_faster_than_its_rate)
+{
+    /* 40 pieces of 512 bytes at one piece in 10 ms */
+    pair_start_with(&(struct rig_options){.links = {.rate_max = 100 * PIECE_BYTES}});
+    struct rig_give give;
+    struct rig_take take = {0};
+    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(10, 4), PIECE_BYTES);
+    rig_give_all(&give, 5);
+    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
+    pair_turns(100);
+    CHECK(take.received >= 9 && take.received <= 11);
+    CHECK(kv_links_next_ns(p.links) <= now_ns + 10 * NS_PER_MS); /* it wakes for the next one */
+    pair_turns(310);
+    pair_check_complete(&give, &take);
+    pair_check_at_rest();
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+    pair_stop();
+}
+
 TEST(transfer, another_d_may_take_the_same_transfer)
 {
     pair_start();

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""What a long prompt does to the streams of others: eight sequences decode, first alone, then while prompts of 4,000 tokens
+arrive one after another, and every gap between two messages of a stream is measured where a client sees it.
+
+    Baton P + D     one thread each            the prompts are computed on P, the streams run on D
+    Baton --mixed   one node, two threads      both on one node, prompt chunks beside decode rows
+    llama-server    two threads, -np 9         the same, at the batch size (of BATCHES) whose worst gap is smallest
+
+All three have the same cores, one after another. A run in which a stream was cut (it ended, or lost a token) is void and ends
+the benchmark. At least five per cent of the gaps must be touched: one long prompt follows another without a pause, so all of
+them are.
+
+usage: bench_gap.py [--json FILE] [--plot FILE.svg] [--seconds N] MODEL
+Environment: as tests/e2e/cluster.py; BATON_LLAMA_BIN, a folder with llama-server (without it there is no peer). --plot needs
+gnuplot.
+"""
+import argparse
+import http.client
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+from cluster import Cluster, request  # noqa: E402
+
+STREAMS, LONG_TOKENS, SHORT_TOKENS = 8, 4000, 32
+CONTEXT = 8192
+BATCHES = ((512, 512), (128, 128), (64, 64))  # -b and -ub of llama-server
+RATIO_MAX, PEER_RATIO_MIN = 1.5, 50
+
+
+def prompt(seed, count):
+    """Distinct ids of ordinary words, so that nothing is found in a cache."""
+    words = random.Random(seed)
+    return [words.randrange(1000, 40000) for _ in range(count)]
+
+
+class Stream:
+    """One decoding sequence: when its tokens came."""
+
+    def __init__(self):
+        self.times, self.ended = [], None
+
+
+class Baton:
+    def __init__(self, model, name, **nodes):
+        self.name = name
+        threads = "1" if "prefill" in nodes else "2"
+        self.cluster = Cluster(model, node_args=["--threads", threads, "--kv-memory", "1G"], **nodes)
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        return self
+
+    def __exit__(self, *what):
+        self.cluster.__exit__(*what)
+
+    def stream(self, ids, tokens, stream, stop):
+        message = request(ids, tokens, temperature=0, ignore_eos=True)
+        call = self.cluster.stream(message, timeout=600)
+        for reply in call:
+            now = time.perf_counter()
+            stream.times += [now] * len(reply.token_ids)
+            if reply.finish_reason:
+                stream.ended = now
+            if stop.is_set():
+                call.cancel()
+                return
+
+    def once(self, ids):
+        self.cluster.generate(request(ids, 1, temperature=0, ignore_eos=True), timeout=600)
+
+
+class Llama:
+    def __init__(self, model, batch, ubatch):
+        self.name = f"llama-server -b {batch} -ub {ubatch}"
+        folder = os.environ["BATON_LLAMA_BIN"]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        environment = dict(os.environ, LD_LIBRARY_PATH=folder + ":" + os.environ.get("LD_LIBRARY_PATH", ""))
+        self.log = tempfile.TemporaryFile()
+        slots = STREAMS + 1
+        self.child = subprocess.Popen(
+            [os.path.join(folder, "llama-server"), "-m", model, "--port", str(self.port), "--host", "127.0.0.1", "-np", str(slots),
+             "-c", str(slots * CONTEXT // 2 + slots * 512), "-t", "2", "-tb", "2", "-b", str(batch), "-ub", str(ubatch)],
+            env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def __enter__(self):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+                connection.request("GET", "/health")
+                if connection.getresponse().status == 200:
+                    return self
+            except OSError:
+                pass
+            assert self.child.poll() is None, "llama-server ended"
+            time.sleep(0.1)
+        raise TimeoutError("llama-server did not start")
+
+    def __exit__(self, *what):
+        self.child.kill()
+        self.child.wait()
+
+    def _ask(self, ids, tokens, stream):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        body = {"prompt": ids, "n_predict": tokens, "temperature": 0, "ignore_eos": True, "stream": stream, "cache_prompt": False}
+        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        assert reply.status == 200, reply.read()
+        return connection, reply
+
+    def stream(self, ids, tokens, stream, stop):
+        connection, reply = self._ask(ids, tokens, True)
+        for line in reply:
+            if not line.startswith(b"data: "):
+                continue
+            now = time.perf_counter()
+            event = json.loads(line[6:])
+            if event.get("stop"):
+                stream.ended = now
+                break
+            stream.times.append(now)
+            if stop.is_set():
+                break
+        connection.close()
+
+    def once(self, ids):
+        connection, reply = self._ask(ids, 1, False)
+        reply.read()
+        connection.close()
+
+
+def gaps_between(streams, begin, end):
+    """[(when, seconds)] of the gaps that end within the phase."""
+    found = []
+    for stream in streams:
+        for before, after in zip(stream.times, stream.times[1:]):
+            if begin <= after < end:
+                found.append((after, after - before))
+        last = stream.times[-1]
+        if last < end:  # a stream that is silent still: a gap at least this long
+            found.append((end, end - last))
+    return sorted(found)
+
+
+def quantile(gaps, part):
+    values = sorted(gap for _, gap in gaps)
+    return values[min(len(values) - 1, int(len(values) * part))]
+
+
+def measure(contender, seconds):
+    """Both phases of one contender."""
+    streams, stop, threads = [Stream() for _ in range(STREAMS)], threading.Event(), []
+    for i, stream in enumerate(streams):
+        arguments = (prompt(i, SHORT_TOKENS), LONG_TOKENS - SHORT_TOKENS, stream, stop)
+        threads.append(threading.Thread(target=contender.stream, args=arguments, daemon=True))
+        threads[-1].start()
+    while not all(len(stream.times) > 8 for stream in streams):
+        time.sleep(0.05)
+    alone_begin = time.perf_counter()
+    time.sleep(seconds / 3)
+    alone_end = begin = time.perf_counter()
+    prompts, end = 0, begin + seconds
+    while time.perf_counter() < end or prompts < 2:
+        contender.once(prompt(1000 + prompts, LONG_TOKENS))
+        prompts += 1
+    end = time.perf_counter()
+    cut = [stream for stream in streams if stream.ended]
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert not cut, f"{contender.name}: a stream ended during the run: it is void"
+    alone, beside = gaps_between(streams, alone_begin, alone_end), gaps_between(streams, begin, end)
+    made = sum(begin <= at < end for stream in streams for at in stream.times)
+    return {"name": contender.name, "begin": begin, "gaps": alone + beside, "alone_begin": alone_begin, "prompts": prompts,
+            "alone_p99": quantile(alone, 0.99), "alone_max": quantile(alone, 1), "p50": quantile(beside, 0.5),
+            "p99": quantile(beside, 0.99), "max": quantile(beside, 1),
+            "touched": sum(gap > 1.25 * quantile(alone, 0.5) for _, gap in beside) / len(beside),
+            "tokens_per_s": (made + prompts * LONG_TOKENS) / (end - begin)}
+
+
+def show(result):
+    print(f"{result['name']:28} alone p99 {1e3 * result['alone_p99']:8.1f} max {1e3 * result['alone_max']:8.1f} ms | beside p50 "
+          f"{1e3 * result['p50']:8.1f} p99 {1e3 * result['p99']:8.1f} max {1e3 * result['max']:8.1f} ms | "
+          f"{result['tokens_per_s']:7.1f} tokens/s, {result['prompts']} prompts", flush=True)
+
+
+def plot(results, path):
+    """Gaps over time, the largest of each half second."""
+    script = ["set terminal svg size 900,420 font 'sans,12' background 'white'", f"set output '{path}'", "set logscale y",
+              "set xlabel 'seconds; from 0 on prompts of 4,000 tokens arrive, one after another'",
+              "set ylabel 'largest gap between two tokens of a stream (ms)'", "set key outside bottom center horizontal",
+              "set grid ytics", "set arrow from 0, graph 0 to 0, graph 1 nohead dashtype 2 linecolor 'gray40'"]
+    data, curves = [], []
+    for i, result in enumerate(results):
+        bins = {}
+        for when, gap in result["gaps"]:
+            at = (when - result["begin"]) // 0.5 * 0.5
+            bins[at] = max(gap, bins.get(at, 0))
+        data.append(f"$d{i} << EOD\n" + "".join(f"{at:.1f} {1e3 * gap:.2f}\n" for at, gap in sorted(bins.items())) + "EOD")
+        curves.append(f"$d{i} using 1:2 with linespoints pointtype 7 pointsize 0.3 title '{result['name']}'")
+    subprocess.run(["gnuplot"], input="\n".join(data + script + ["plot " + ", ".join(curves)]), text=True, check=True)
+
+
+def record(name, value, unit="ms", limit_name=None, limit=None, peer_name=None, peer=None, ratio=None):
+    return {"id": name, "value": value, "unit": unit, "limit_name": limit_name, "limit": limit,
+            "share": limit / value if limit else None, "peer_name": peer_name, "peer": peer, "ratio": ratio}
+
+
+def records_of(ours, mixed, peer):
+    records = []
+    for name, result in (("", ours), ("_mixed", mixed)):
+        for part in ("p99", "max"):
+            value, limit = 1e3 * result[part], 1e3 * RATIO_MAX * result["alone_" + part]
+            theirs = 1e3 * peer[part] if peer else None
+            records.append(record(f"gap_long_prompts_{part}{name}", value, "ms", f"{RATIO_MAX} x without them", limit,
+                                  peer["name"] if peer else None, theirs, theirs / value if peer else None))
+        theirs = peer["tokens_per_s"] if peer else None
+        records.append(record(f"gap_tokens_per_s{name}", result["tokens_per_s"], "tokens/s", None, None,
+                              peer["name"] if peer else None, theirs, result["tokens_per_s"] / theirs if peer else None))
+    return records
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json")
+    parser.add_argument("--plot")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("model")
+    options = parser.parse_args()
+    results = []
+    for name, nodes in (("Baton, P + D", dict(prefill=1, decode=1)), ("Baton --mixed", dict(mixed=1))):
+        with Baton(options.model, name, **nodes) as contender:
+            results.append(measure(contender, options.seconds))
+            show(results[-1])
+    peers = []
+    if os.environ.get("BATON_LLAMA_BIN"):
+        for batch, ubatch in BATCHES:
+            with Llama(options.model, batch, ubatch) as contender:
+                peers.append(measure(contender, options.seconds))
+                show(peers[-1])
+    peer = min(peers, key=lambda result: result["max"]) if peers else None
+    records = records_of(results[0], results[1], peer)
+    for r in records:
+        beside = f"{r['peer']:10.1f} {r['ratio']:7.1f} x  {r['peer_name']}" if r["peer"] else ""
+        limit = f"{r['limit']:8.1f}" if r["limit"] else ""
+        print(f"{r['id']:30} {r['value']:9.1f} {r['unit']:9} {limit:>8} {beside}")
+    touched = results[0]["touched"], results[1]["touched"]
+    print(f"gaps longer than 1.25 x the median alone: {100 * touched[0]:.1f} % (P + D), {100 * touched[1]:.1f} % (mixed)")
+    if options.plot:
+        plot(results + ([peer] if peer else []), options.plot)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(records, file)
+
+
+main()
