@@ -11,6 +11,9 @@
 enum { HEARTBEATS_REMEMBERED = 64 };
 static const uint64_t welcome_wait_ns = 5 * NS_PER_S;
 static const uint64_t leave_wait_ns = NS_PER_S;
+/* A connection on which nothing came for so long is asked, and after as long again given up: TCP alone would try a segment of
+ * before a cut again only minutes after it was healed. */
+enum { KEEPALIVE_MS = 2000 };
 
 enum state { IDLE, CONNECTING, REGISTERED, REFUSED, LEAVING, LEFT };
 static const struct sm_state states[] = {
@@ -336,8 +339,10 @@ enum status registration_create(struct loop *loop, struct rpc *rpc, struct outbo
     loop_timer_init(loop, &r->timer, timer_fired, r);
     loop_timer_init(loop, &r->beat, beat_due, r);
     loop_timer_init(loop, &r->stop, stop_due, r);
-    struct rpc_channel_options channel = {
-        .backoff_initial_ms = 100, .backoff_max_ms = 500, .stay_connected = true};
+    struct rpc_channel_options channel = {.backoff_initial_ms = 100,
+                                          .backoff_max_ms = 500,
+                                          .keepalive_ms = KEEPALIVE_MS,
+                                          .stay_connected = true};
     enum status status = rpc_channel_create(rpc, r->options.router, &channel, &r->channel, err);
     if (status) {
         free(r);
