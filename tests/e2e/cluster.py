@@ -60,9 +60,21 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+class Loopback:
+    """Where a process runs: here. netns.Host is another answer."""
+    address = data = "127.0.0.1"  # where the test reaches it, and where the others do
+
+    @staticmethod
+    def enter():
+        """Called in the forked child before it becomes the program."""
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 class Process:
-    def __init__(self, name, program, args, run_dir):
-        self.name, self.program, self.args, self.run_dir = name, program, args, run_dir
+    def __init__(self, name, program, args, run_dir, host=Loopback):
+        self.name, self.program, self.args, self.run_dir, self.host = name, program, args, run_dir, host
         self.child = None
         self.grpc = self.http = self.node_grpc = None
 
@@ -74,14 +86,17 @@ class Process:
             if os.path.exists(self._file(kind)):
                 os.unlink(self._file(kind))
         command = [os.path.join(BUILD, self.program), "--name", self.name,
-                   "--grpc", self.grpc or "127.0.0.1:0", "--http", self.http or "127.0.0.1:0",
+                   "--grpc", self.grpc or f"{self.host.address}:0", "--http", self.http or f"{self.host.address}:0",
                    "--grpc-file", self._file("grpc"), "--http-file", self._file("http"), *self.args]
         if self.program == "baton-router":
-            command += ["--node-grpc", self.node_grpc or "127.0.0.1:0",
+            command += ["--node-grpc", self.node_grpc or f"{self.host.data}:0",
                         "--node-grpc-file", self._file("node")]
+        def enter():
+            self.host.enter()
+            _die_with_parent()
+
         log = open(self._file("log"), "ab")
-        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                      preexec_fn=_die_with_parent)
+        self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=enter)
         log.close()
         return self
 
@@ -132,7 +147,7 @@ class Process:
 
     def get(self, path):
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as reply:
+            with _direct.open(f"http://{self.http}{path}", timeout=5) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -219,11 +234,12 @@ def request(prompt, max_tokens=16, **sampling):
 
 
 class Cluster:
-    def __init__(self, model, prefill=0, decode=0, mixed=0, node_args=(), router_args=(), args_of=None):
-        """`args_of`: {process name: extra arguments}."""
+    def __init__(self, model, prefill=0, decode=0, mixed=0, node_args=(), router_args=(), args_of=None, host_of=None):
+        """`args_of`: {process name: extra arguments}; `host_of`: {process name: netns.Host}."""
         self.run_dir = tempfile.mkdtemp(prefix="baton-e2e-")
         self.model = model
         self.processes = {}
+        self.host_of = host_of or {}
         args_of = args_of or {}
         self.router = self._add("router", "baton-router",
                                 ["--model", model, *router_args, *args_of.get("router", ())])
@@ -239,11 +255,13 @@ class Cluster:
                     args += ["--backend", os.environ.get("BATON_TEST_BACKEND", "cpu")]
                 if role == "mixed":
                     args += ["--role", "mixed"]
+                if name in self.host_of:
+                    args += ["--kv-interface", "data0", "--kv-host", self.host_of[name].data]
                 self._add(name, program, args).start()
         self.channel = self.stub = self.admin = None
 
     def _add(self, name, program, args):
-        process = Process(name, program, args, self.run_dir)
+        process = Process(name, program, args, self.run_dir, self.host_of.get(name, Loopback))
         self.processes[name] = process
         setattr(self, name.replace("-", "_"), process)
         return process
@@ -264,7 +282,8 @@ class Cluster:
             self.channel.close()
         self.channel = grpc.insecure_channel(self.router.grpc, options=[
             ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 300), ("grpc.use_local_subchannel_pool", 1)])
+            ("grpc.max_reconnect_backoff_ms", 300), ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0)])
         self.stub = pb_grpc.GenerationStub(self.channel)
         self.admin = pb_grpc.ClusterStub(self.channel)
 
