@@ -25,3 +25,17 @@ struct node_options {
     const char *kv_interface, *kv_ports, *kv_host;
     bool kv_filter;
     uint64_t kv_rate_max; /* bytes/s; 0: no limit */
+    int64_t gap_ms; /* 0: no bound */
+    uint64_t grace_ns;
+};
+
+/* The engine's name for what the user chose; auto is cpu as long as nothing else is built. */
+const char *node_options_backend(const struct node_options *options);
+
+/* The schema of `program` ("baton-prefill") with its section and default role; lives as long as the program. Call once. */
+const struct config_schema *node_options_schema(const char *program, const char *section,
+                                                enum node_role role, const char *version);
+/* What one row cannot check by itself: STATUS_CONFIG naming the field and the limit. */
+enum status node_options_check(const struct node_options *options, struct err *err);
+
+#endif
