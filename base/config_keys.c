@@ -14,6 +14,7 @@ const struct config_key config_keys[] = {
     {"log_level", CONFIG_EVERYWHERE},
     {"model", CONFIG_EVERYWHERE},
     {"grace_s", CONFIG_EVERYWHERE},
+    {"wire_max", CONFIG_EVERYWHERE},
     /* the router */
     {"node_grpc", CONFIG_ROUTER},
     {"node_grpc_file", CONFIG_ROUTER},

@@ -169,9 +169,14 @@ static void body_encode(struct writer *w, const struct kv_frame *frame)
         break;
     case KV_FRAME_DONE:
         put(w, frame->done.outcome, 1);
+        if (frame->version >= 2)
+            put(w, frame->done.why, 1);
         break;
     case KV_FRAME_GONE:
-        put(w, frame->gone.reason, 1);
+        put(w,
+            frame->version < 2 && frame->gone.reason == KV_GONE_CHECKSUM ? KV_GONE_FAILED
+                                                                         : frame->gone.reason,
+            1);
         break;
     default:
         assert(!"a frame without a type");
@@ -204,9 +209,12 @@ static void body_decode(struct reader *r, struct kv_frame *frame)
         break;
     case KV_FRAME_DONE:
         frame->done.outcome = (uint8_t)get_below(r, 1, KV_OUTCOME_COUNT);
+        frame->done.why =
+            frame->version >= 2 ? (uint8_t)get_below(r, 1, KV_GAVE_UP_COUNT) : KV_GAVE_UP_UNSAID;
         break;
     case KV_FRAME_GONE:
-        frame->gone.reason = (uint8_t)get_below(r, 1, KV_GONE_REASON_COUNT);
+        frame->gone.reason =
+            (uint8_t)get_below(r, 1, frame->version >= 2 ? KV_GONE_REASON_COUNT : KV_GONE_CHECKSUM);
         break;
     default:
         r->failed = true;
@@ -218,8 +226,9 @@ static void body_decode(struct reader *r, struct kv_frame *frame)
 size_t kv_frame_encode(const struct kv_frame *frame, uint8_t *out)
 {
     struct writer w = {out};
+    assert(frame->version >= WIRE_OLDEST && frame->version <= WIRE_NEWEST);
     put(&w, KV_FRAME_MAGIC, 4);
-    put(&w, KV_FRAME_VERSION, 2);
+    put(&w, frame->version, 2);
     put(&w, 0, 2); /* header bytes, below */
     put(&w, frame->type, 2);
     put(&w, 0, 2);
@@ -248,7 +257,8 @@ enum status kv_frame_decode(const uint8_t *bytes, size_t count, struct kv_frame 
     struct reader r = {bytes, bytes + count, false};
     if (count < PREFIX_BYTES || count > KV_FRAME_BYTES_MAX || get(&r, 4) != KV_FRAME_MAGIC)
         return STATUS_PROTOCOL;
-    if (get(&r, 2) != KV_FRAME_VERSION)
+    unsigned version = (unsigned)get(&r, 2);
+    if (version < WIRE_OLDEST || version > WIRE_NEWEST)
         return STATUS_MISMATCH;
     if (get(&r, 2) != count)
         return STATUS_PROTOCOL;
@@ -258,6 +268,7 @@ enum status kv_frame_decode(const uint8_t *bytes, size_t count, struct kv_frame 
     if (get(&r, 4) != frame_check(bytes, count))
         return STATUS_PROTOCOL;
     frame_out->type = (enum kv_frame_type)type;
+    frame_out->version = (uint16_t)version;
     frame_out->from_incarnation = get(&r, 8);
     frame_out->to_incarnation = get(&r, 8);
     frame_out->epoch = (uint32_t)get(&r, 4);

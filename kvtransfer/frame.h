@@ -8,8 +8,9 @@
  *      header: bytes of everything, tuple and body included.  check: low half of XXH3 over
  *      what follows it, seeded with XXH3 of what precedes it.
  *
- * Anything but the current tuple is dropped and counted by the receiver (link.c, source.c, sink.c). Unknown versions are
- * MISMATCH, everything else wrong is PROTOCOL; neither is an error of this node. */
+ * Anything but the current tuple is dropped and counted by the receiver (link.c, source.c, sink.c). Versions that this program
+ * does not speak are MISMATCH, everything else wrong is PROTOCOL; neither is an error of this node. All versions that it speaks
+ * (base/wire_version.h) are read; which one a link writes, and takes, was told with the link. */
 #ifndef BATON_KVTRANSFER_FRAME_H
 #define BATON_KVTRANSFER_FRAME_H
 
@@ -18,10 +19,10 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "base/wire_version.h"
 
 enum {
     KV_FRAME_MAGIC = 0x564b5442, /* "BTKV" */
-    KV_FRAME_VERSION = 1,
     KV_FRAME_BYTES_MAX = 4096,
     KV_PULL_BLOCKS_MAX = 512, /* block indices in one PULL */
     KV_LOGPROBS_MAX = 64,     /* alternatives beside a first token */
@@ -93,10 +94,22 @@ enum kv_gone_reason {
     KV_GONE_LINK = 4,
     KV_GONE_REFUSED = 5, /* the PULL asks for what this transfer or this version does not have */
     KV_GONE_FAILED = 6,
+    KV_GONE_CHECKSUM = 7, /* P's own bytes fail their checksum; since version 2, FAILED before */
     KV_GONE_REASON_COUNT
 };
 
 enum kv_outcome { KV_OUTCOME_RECEIVED, KV_OUTCOME_GAVE_UP, KV_OUTCOME_COUNT };
+
+/* Why D gave up: on the wire since version 2, where it is what nothing else says. */
+enum kv_gave_up {
+    KV_GAVE_UP_UNSAID = 0,
+    KV_GAVE_UP_CANCELLED = 1, /* its owner's will */
+    KV_GAVE_UP_SILENCE =
+        2, /* too long without a frame, or without a piece: the link may be broken one way */
+    KV_GAVE_UP_CHECKSUM = 3, /* too many pieces came damaged */
+    KV_GAVE_UP_DEADLINE = 4,
+    KV_GAVE_UP_COUNT
+};
 
 struct kv_logprob {
     uint32_t token_id;
@@ -122,6 +135,7 @@ struct kv_pull {
 
 struct kv_frame {
     enum kv_frame_type type;
+    uint16_t version; /* WIRE_OLDEST to WIRE_NEWEST */
     /* tuple */
     uint64_t from_incarnation, to_incarnation; /* of the nodes */
     uint32_t epoch;                            /* of the link between them */
@@ -144,6 +158,7 @@ struct kv_frame {
         struct kv_first first;
         struct {
             uint8_t outcome; /* enum kv_outcome */
+            uint8_t why;     /* enum kv_gave_up; UNSAID in version 1 */
         } done;
         struct {
             uint8_t reason; /* enum kv_gone_reason */
@@ -151,9 +166,10 @@ struct kv_frame {
     };
 };
 
-/* Writes the frame; `out` holds KV_FRAME_BYTES_MAX. Counts beyond their maxima are our own bug. */
+/* Writes the frame in its version, leaving out what that version lacks; `out` holds KV_FRAME_BYTES_MAX. Counts beyond their
+ * maxima are our own bug. */
 size_t kv_frame_encode(const struct kv_frame *frame, uint8_t *out);
-/* Fills what the type needs. MISMATCH: another version; PROTOCOL: malformed. */
+/* Fills what the type needs. MISMATCH: a version that this program does not speak; PROTOCOL: malformed. */
 enum status kv_frame_decode(const uint8_t *bytes, size_t count, struct kv_frame *frame_out);
 
 /* XXH3, 64 bits, seed 0: the checksum of a piece. */

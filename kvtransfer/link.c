@@ -68,6 +68,7 @@ unsigned kv_link_window(const struct kv_link *link)
 
 static void tuple_fill(const struct kv_link *link, struct kv_frame *frame)
 {
+    frame->version = link->wire;
     frame->from_incarnation = link->links->incarnation;
     frame->to_incarnation = link->incarnation;
     frame->epoch = link->epoch;
@@ -226,6 +227,8 @@ static struct kv_link *frame_link(struct kv_links *links, const struct kv_frame 
     struct kv_link *link = NULL;
     if (frame->to_incarnation == links->incarnation)
         link = kv_link_find(links, frame->from_incarnation);
+    if (link && frame->version != link->wire)
+        link = NULL;
     if (link && frame->type == KV_FRAME_HELLO)
         return link;
     if (link && kv_link_usable(link) && frame->epoch == link->epoch) {
@@ -566,8 +569,12 @@ const struct kv_counters *kv_links_counters(const struct kv_links *links)
 enum status kv_link_open(struct kv_links *links, const struct kv_link_options *options,
                          struct kv_link **link_out, struct err *err)
 {
+    uint32_t wire = options->wire ? options->wire : WIRE_OLDEST;
     if (kv_link_find(links, options->incarnation))
         return err_set(err, STATUS_IN_USE, "kv link: one to this peer is open");
+    if (wire < WIRE_OLDEST || wire > WIRE_NEWEST)
+        return err_set(err, STATUS_MISMATCH, "wire: version %u, this program speaks %d to %d", wire,
+                       WIRE_OLDEST, WIRE_NEWEST);
     if (options->address_bytes == 0 || options->address_bytes > XFER_ADDRESS_BYTES_MAX)
         return err_set(err, STATUS_INVALID, "kv_address: %zu bytes (1 to %d)",
                        options->address_bytes, XFER_ADDRESS_BYTES_MAX);
@@ -581,6 +588,7 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
                              .serial = link->serial,
                              .incarnation = options->incarnation,
                              .epoch = 1,
+                             .wire = (uint16_t)wire,
                              .context = options->context,
                              .address_bytes = options->address_bytes};
     list_init(&link->source_ring);
@@ -625,6 +633,7 @@ struct kv_link_info kv_link_info(const struct kv_link *link)
         .state = link->state,
         .incarnation = link->incarnation,
         .epoch = link->epoch,
+        .wire = link->wire,
         .outstanding = link->peer ? xfer_peer_load(link->peer).ops : 0,
         .window = kv_link_window(link),
         .send_bytes_per_s = link->send_rate.bytes_per_s,

@@ -17,7 +17,8 @@
  * kv_link_reopen (or `reopen_ns`). UP has a stall clock: operations outstanding and none completed for `stall_ns` ends it.
  *
  * Epochs: a pair counts its endpoints; every frame carries the number. Both sides use the larger of the two, and a HELLO
- * with a larger one ends what was there under the smaller. Frames under any other epoch are stale.
+ * with a larger one ends what was there under the smaller. Frames under any other epoch are stale; so are frames in another
+ * version than the link's.
  *
  * Time: kv_links_progress is given now and the sum of all lateness of the loop. Deadlines that declare another party dead
  * run on now - lateness, so a loop that was late by L grants L more. Nothing here reads a clock.
@@ -122,13 +123,15 @@ void kv_links_detach(struct kv_links *links);
 
 struct kv_link_options {
     uint64_t incarnation;   /* the peer's */
+    uint32_t wire;          /* the version of the frames on this link; 0: the first */
     const uint8_t *address; /* xfer_address of its worker; copied */
     size_t address_bytes;
     const struct sockaddr
         *host;     /* IPv4 or IPv6 that it connects from, for xfer_expect; copied; NULL: unknown */
     void *context; /* the caller's, for kv_link_context */
 };
-/* FULL: links_max; ALREADY open for this incarnation: IN_USE; INVALID, DEVICE as xfer_peer_open. */
+/* FULL: links_max; ALREADY open for this incarnation: IN_USE; MISMATCH: a version that this program does not speak; INVALID,
+ * DEVICE as xfer_peer_open. */
 enum status kv_link_open(struct kv_links *links, const struct kv_link_options *options,
                          struct kv_link **link_out, struct err *err);
 /* The peer is no longer one: its transfers end with CLOSED; link_changed(FREE) comes later, from progress. */
@@ -140,7 +143,7 @@ struct kv_link *kv_link_find(struct kv_links *links, uint64_t incarnation); /* N
 struct kv_link_info {
     enum kv_link_state state;
     uint64_t incarnation;
-    uint32_t epoch;
+    uint32_t epoch, wire;
     unsigned outstanding;      /* sends and receives of pieces in flight */
     unsigned window;           /* pieces that may be in flight now */
     uint64_t send_bytes_per_s; /* measured while pieces were in flight; 0: not yet */

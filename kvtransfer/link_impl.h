@@ -37,6 +37,7 @@ struct kv_link {
     enum status why;
     uint64_t incarnation;
     uint32_t epoch, epoch_wanted;
+    uint16_t wire;          /* version of its frames */
     struct xfer_peer *peer; /* CONNECTING, UP, CLOSING */
     void *context;
     uint64_t since_ns; /* of CLOSING, DOWN */

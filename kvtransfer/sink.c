@@ -216,20 +216,35 @@ static void transfer_end(struct kv_sink *sink, struct sink_transfer *t, enum sta
     due_mark(sink, t);
 }
 
-static enum status done_send(struct sink_transfer *t, enum kv_outcome outcome)
+static enum status done_send(struct sink_transfer *t, enum kv_outcome outcome, enum kv_gave_up why)
 {
     struct kv_frame *out = &t->link->links->out;
     out->type = KV_FRAME_DONE;
     out->key = t->key;
     out->done.outcome = (uint8_t)outcome;
+    out->done.why = (uint8_t)why;
     return kv_link_send(t->link, out);
+}
+
+static enum kv_gave_up gave_up_why(enum status status)
+{
+    switch (status) {
+    case STATUS_TIMEOUT:
+        return KV_GAVE_UP_SILENCE;
+    case STATUS_CHECKSUM:
+        return KV_GAVE_UP_CHECKSUM;
+    case STATUS_DEADLINE:
+        return KV_GAVE_UP_DEADLINE;
+    default:
+        return KV_GAVE_UP_CANCELLED;
+    }
 }
 
 /* P is told; when that frame finds no slot, P's lease ends it there. */
 static void give_up(struct kv_sink *sink, struct sink_transfer *t, enum status status)
 {
     sink->links->counters.gave_up++;
-    done_send(t, KV_OUTCOME_GAVE_UP);
+    done_send(t, KV_OUTCOME_GAVE_UP, gave_up_why(status));
     transfer_end(sink, t, status, true);
 }
 
@@ -262,7 +277,7 @@ static bool transfer_flush(struct kv_sink *sink, struct sink_transfer *t)
         sink->events.ended(sink->events.context, t->user, &result);
     }
     if (t->state == CONFIRMING) {
-        if (done_send(t, KV_OUTCOME_RECEIVED) == STATUS_FULL)
+        if (done_send(t, KV_OUTCOME_RECEIVED, KV_GAVE_UP_UNSAID) == STATUS_FULL)
             return false;
         transfer_end(sink, t, STATUS_OK, false);
     }
@@ -437,6 +452,8 @@ static enum status gone_status(enum kv_gone_reason reason)
         return STATUS_MISMATCH;
     case KV_GONE_CANCELLED:
         return STATUS_CANCELLED;
+    case KV_GONE_CHECKSUM:
+        return STATUS_CHECKSUM;
     default:
         return STATUS_GONE;
     }
@@ -631,7 +648,7 @@ enum status kv_sink_end(struct kv_sink *sink, uint64_t transfer)
     struct sink_transfer *t = transfer_named(sink, transfer);
     if (!t)
         return STATUS_NOT_FOUND;
-    done_send(t, KV_OUTCOME_GAVE_UP);
+    done_send(t, KV_OUTCOME_GAVE_UP, KV_GAVE_UP_CANCELLED);
     transfer_end(sink, t, STATUS_CANCELLED, false);
     return STATUS_OK;
 }

@@ -682,6 +682,8 @@ static enum kv_gone_reason gone_reason(enum status why)
         return KV_GONE_LEASE;
     case STATUS_CLOSED:
         return KV_GONE_LINK;
+    case STATUS_CHECKSUM:
+        return KV_GONE_CHECKSUM;
     default:
         return KV_GONE_FAILED;
     }

@@ -210,7 +210,9 @@ static void registration_fill(void *context, uint64_t incarnation, Baton__Node__
     kv_links_renew(node->links, incarnation);
     r->name = node->name;
     r->role = (Baton__Node__V1__Role)(node->role + 1);
-    r->wire_min = r->wire_max = KV_FRAME_VERSION;
+    struct wire_range wires = wire_range_own((uint32_t)node->options->wire_max);
+    r->wire_min = wires.min;
+    r->wire_max = wires.max;
     node_identity(node, r->identity);
     size_t address_bytes;
     r->kv_address.data = (uint8_t *)xfer_address(kv_links_xfer(node->links), &address_bytes);
@@ -230,6 +232,7 @@ static void registration_welcome(void *context, const Baton__Node__V1__Welcome *
     struct node *node = context;
     log_info("registered at %s", ((struct node_impl *)node)->router);
     node->router_incarnation = welcome->router_incarnation;
+    node->wire = welcome->wire ? welcome->wire : WIRE_OLDEST;
     node->assignment_seen = 0;
     kv_links_set_router(node->links, welcome->router_incarnation);
 }

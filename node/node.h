@@ -72,6 +72,7 @@ struct node {
     const struct node_options *options;
     char name[256];
     uint64_t incarnation; /* of the current registration */
+    uint32_t wire;        /* version of its messages, as the router chose */
 
     struct model_file *model;
     struct engine *engine;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/wire_version.h"
 #include "kvtransfer/xfer.h"
 
 #define BACKEND_CHOICES "auto|cpu|opaque|!cuda"
@@ -219,6 +220,15 @@ static struct config_option table[] = {
      .sections = CONFIG_COMMON | CONFIG_NODE,
      .help = "bytes of KV pages a second that this node sends, to leave room on a shared link; 0: "
              "no limit"},
+    {.key = "wire_max",
+     .type = CONFIG_INT,
+     FIELD(wire_max),
+     .initial = "0",
+     .max = WIRE_NEWEST,
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help =
+         "newest version of messages and KV frames to speak, while older programs are about; 0: "
+         "all that it can"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "node/node.h"
 
 static const uint64_t expect_window_ns = NS_PER_S;
@@ -17,6 +18,7 @@ struct peer {
     bool named; /* in the router's last list; else it goes when its link is FREE */
     char name[256];
     uint64_t incarnation;
+    uint32_t wire;        /* version of the frames between us; 0: the first */
     struct kv_link *link; /* NULL: not opened yet, or it could not be */
     uint64_t open_ns;     /* when to open it; DEADLINE_NONE: done, or failed */
     uint8_t address[XFER_ADDRESS_BYTES_MAX];
@@ -103,7 +105,8 @@ static void peer_add(struct peers *peers, const Baton__Node__V1__Peer *of)
             peer = &peers->peers[i];
     if (!peer)
         return; /* the router never offers this pair: no Link{up} comes */
-    *peer = (struct peer){.used = true, .named = true, .incarnation = of->incarnation};
+    *peer = (struct peer){
+        .used = true, .named = true, .incarnation = of->incarnation, .wire = of->wire};
     snprintf(peer->name, sizeof peer->name, "%s", of->name);
     peer->host_known = host_parse(of->kv_host, &peer->host);
     if (of->kv_address.len > sizeof peer->address) {
@@ -120,6 +123,7 @@ static void peer_add(struct peers *peers, const Baton__Node__V1__Peer *of)
 static void peer_open(struct peers *peers, struct peer *peer)
 {
     struct kv_link_options options = {.incarnation = peer->incarnation,
+                                      .wire = peer->wire,
                                       .address = peer->address,
                                       .address_bytes = peer->address_bytes,
                                       .context = peer};
@@ -178,6 +182,11 @@ void peers_link_changed(void *context, struct kv_link *link, enum kv_link_state 
     if (up == peer->up || !peer->named)
         return;
     peer->up = up;
+    if (up)
+        log_info("met %s: frames of version %u, epoch %u", peer->name, kv_link_info(link).wire,
+                 kv_link_info(link).epoch);
+    else
+        log_info("lost the link to %s: %s", peer->name, status_text(why));
     link_report(peers, peer, up ? "" : status_text(why));
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "base/sm.h"
+#include "base/wire_version.h"
 #include "proto/wire.h"
 
 enum { HEARTBEATS_REMEMBERED = 64 };
@@ -37,6 +38,7 @@ struct registration {
     struct loop_timer timer; /* IDLE: backoff; CONNECTING, LEAVING: patience */
     struct loop_timer beat, stop;
     uint64_t backoff_ns;
+    struct wire_range wires; /* offered in Register */
     uint64_t heartbeat_ns, stop_after_ns;
     uint64_t number; /* of the last heartbeat sent */
     uint64_t sent_ns[HEARTBEATS_REMEMBERED];
@@ -205,15 +207,31 @@ static void refused(struct registration *r, const Baton__Node__V1__Refused *refu
     r->handler.refused(r->handler.context, &err);
 }
 
+/* A router that chooses what was not offered would be misunderstood in silence. */
+static bool wire_offered(struct registration *r, const Baton__Node__V1__Welcome *welcome)
+{
+    char text[128];
+    uint32_t wire = welcome->wire ? welcome->wire : WIRE_OLDEST;
+    if (wire >= r->wires.min && wire <= r->wires.max)
+        return true;
+    snprintf(text, sizeof text, "the router chose version %u, this node speaks %u to %u", wire,
+             r->wires.min, r->wires.max);
+    Baton__Node__V1__Refused refusal = BATON__NODE__V1__REFUSED__INIT;
+    refusal.field = "wire";
+    refusal.message = text;
+    refused(r, &refusal);
+    return false;
+}
+
 static void message_take(struct registration *r, const Baton__Node__V1__RouterMessage *message)
 {
     bool up = r->state == REGISTERED;
     switch (message->kind_case) {
     case BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME:
-        if (r->state == CONNECTING)
-            welcomed(r, message->welcome);
-        else
+        if (r->state != CONNECTING)
             r->malformed++;
+        else if (wire_offered(r, message->welcome))
+            welcomed(r, message->welcome);
         break;
     case BATON__NODE__V1__ROUTER_MESSAGE__KIND_REFUSED:
         if (r->state == CONNECTING || up)
@@ -311,6 +329,7 @@ static void connect_now(void *context)
     register_.incarnation = random_u64();
     r->number = r->answered = 0;
     r->handler.fill(r->handler.context, register_.incarnation, &register_);
+    r->wires = (struct wire_range){register_.wire_min, register_.wire_max};
     Baton__Node__V1__NodeMessage message = BATON__NODE__V1__NODE_MESSAGE__INIT;
     message.kind_case = BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_;
     message.register_ = &register_;

@@ -27,16 +27,24 @@ static bool name_is_sound(const char *name)
     return true;
 }
 
+static bool check_version(struct wire_range own, const Baton__Node__V1__Register *r,
+                          struct identity_refusal *refusal)
+{
+    uint64_t demanded = r->features & IDENTITY_FEATURES_DEMANDED;
+    if (r->wire_min > r->wire_max)
+        return refuse(refusal, "wire_min", "%u is above wire_max (%u)", r->wire_min, r->wire_max);
+    if (!wire_common(own, (struct wire_range){r->wire_min, r->wire_max}))
+        return refuse(refusal, r->wire_min > own.max ? "wire_min" : "wire_max",
+                      "the node speaks versions %u to %u, this router %u to %u", r->wire_min,
+                      r->wire_max, own.min, own.max);
+    if (demanded)
+        return refuse(refusal, "features", "demands what this router does not know: bits 0x%llx",
+                      (unsigned long long)demanded);
+    return true;
+}
+
 static bool check_registration(const Baton__Node__V1__Register *r, struct identity_refusal *refusal)
 {
-    if (r->wire_min > ROUTER_WIRE)
-        return refuse(refusal, "wire_min", "the node speaks versions %u to %u, this router %d",
-                      r->wire_min, r->wire_max, ROUTER_WIRE);
-    if (r->wire_max < ROUTER_WIRE)
-        return refuse(refusal, "wire_max", "the node speaks versions %u to %u, this router %d",
-                      r->wire_min, r->wire_max, ROUTER_WIRE);
-    if (r->features)
-        return refuse(refusal, "features", "unknown bits 0x%llx", (unsigned long long)r->features);
     if (!name_is_sound(r->name))
         return refuse(refusal, "name", "must be 1 to %d printable ASCII characters without spaces",
                       NODE_NAME_BYTES_MAX);
@@ -117,7 +125,8 @@ bool identity_check(struct identity *identity, const struct identity_model *mode
                     struct identity_refusal *refusal_out)
 {
     const Baton__Node__V1__Identity *i = registration->identity;
-    if (!check_registration(registration, refusal_out))
+    if (!check_version(model->wire, registration, refusal_out) ||
+        !check_registration(registration, refusal_out))
         return false;
     if (!i)
         return refuse(refusal_out, "identity", "is missing");

@@ -11,17 +11,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/wire_version.h"
 #include "proto/baton/node/v1/node.pb-c.h"
 
-enum {
-    ROUTER_WIRE = 1, /* the version of node.proto and of the KV frames that this router speaks */
-    NODE_NAME_BYTES_MAX = 64,
-};
+enum { NODE_NAME_BYTES_MAX = 64 };
+
+/* Feature bits of a registration. The lower half offers what a router may use or not: bits unknown here are nothing to it. The
+ * upper half demands what a router must know to be this node's router: an unknown one is refused. None is defined yet. */
+#define IDENTITY_FEATURES_DEMANDED UINT64_C(0xffffffff00000000)
 
 /* What the router knows by itself. */
 struct identity_model {
     uint8_t hash[16];
     uint32_t vocab_size, context_tokens;
+    struct wire_range wire; /* versions that this router speaks; zero: all that it can */
 };
 
 struct identity {

@@ -1,6 +1,8 @@
 /* See options.h. */
 #include "router/options.h"
 
+#include "base/wire_version.h"
+
 #define FIELD(member) CONFIG_FIELD(struct router_options, member)
 enum { SECONDS = 1000000000 };
 
@@ -111,6 +113,13 @@ static const struct config_option table[] = {
      .max = 1000,
      .sections = CONFIG_ROUTER,
      .help = "node deaths that one request may see before it is given up"},
+    {.key = "wire_max",
+     .type = CONFIG_INT,
+     FIELD(wire_max),
+     .initial = "0",
+     .max = WIRE_NEWEST,
+     .help = "newest version of messages to speak with nodes, while older ones are about; 0: all "
+             "that it can"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),

@@ -236,7 +236,8 @@ static enum status core_create(struct program *program, struct err *err)
                                    .clock = clock_now_ns,
                                    .note = note};
     struct identity_model identity = {.vocab_size = config->vocab,
-                                      .context_tokens = config->context_tokens};
+                                      .context_tokens = config->context_tokens,
+                                      .wire = wire_range_own((uint32_t)o->wire_max)};
     memcpy(identity.hash, program->model->identity.bytes, sizeof identity.hash);
     enum status status = core_init(&program->core, &options, &identity, &program->stats, err);
     if (status)

@@ -42,6 +42,8 @@ enum status registry_init(struct registry *registry, const struct identity_model
                                   .events = *events,
                                   .stats = stats,
                                   .roles_seen = false};
+    if (!model->wire.max)
+        registry->model.wire = wire_range_own(0);
     list_init(&registry->streams);
     if (!registry_links_grow(registry, 16, 0))
         return err_set(err, STATUS_MEMORY, "node registry: no memory");
@@ -130,7 +132,7 @@ static void send_peers(struct registry *registry)
         size_t count = 0;
         for (size_t k = 0; k < registry->node_count; k++) {
             struct node *of = registry->nodes[k];
-            if (k == i || !node_live(of) || of->doomed)
+            if (k == i || !node_live(of) || of->doomed || !registry_pair_wire(to, of))
                 continue;
             baton__node__v1__peer__init(&peers[count]);
             peers[count].name = of->name;
@@ -138,6 +140,7 @@ static void send_peers(struct registry *registry)
             peers[count].kv_address.data = of->kv_address;
             peers[count].kv_address.len = of->kv_address_bytes;
             peers[count].kv_host = of->kv_host;
+            peers[count].wire = registry_pair_wire(to, of);
             list[count] = &peers[count];
             count++;
         }
@@ -218,7 +221,7 @@ static void send_welcome(struct registry *registry, struct node *node)
 {
     Baton__Node__V1__Welcome body = BATON__NODE__V1__WELCOME__INIT;
     body.router_incarnation = registry->incarnation;
-    body.wire = ROUTER_WIRE;
+    body.wire = node->wire;
     body.heartbeat_ms = HEARTBEAT_MS;
     body.stop_after_ms = NODE_STOPS_AFTER_MS;
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
@@ -251,10 +254,13 @@ static void text_copy(char *to, size_t to_bytes, const char *from)
     to[bytes] = 0;
 }
 
-static void node_fill(struct node *node, const Baton__Node__V1__Register *r, uint8_t *address)
+static void node_fill(struct node *node, struct wire_range own, const Baton__Node__V1__Register *r,
+                      uint8_t *address)
 {
     node->role = role_of(r->role);
     node->incarnation = r->incarnation;
+    node->wires = (struct wire_range){r->wire_min, r->wire_max};
+    node->wire = wire_common(own, node->wires);
     node->pages_total = r->pages_total;
     node->sequences_max = r->sequences_max;
     text_copy(node->transport, sizeof node->transport, r->transport);
@@ -268,6 +274,22 @@ static void node_fill(struct node *node, const Baton__Node__V1__Register *r, uin
     node->held_full = node->blameless = false;
     baton__node__v1__load__init(&node->load);
     node->load.pages_total = r->pages_total;
+}
+
+/* Says with whom this node cannot exchange KV for want of a common version. */
+static void note_strangers(struct registry *registry, const struct node *node)
+{
+    for (size_t i = 0; i < registry->node_count; i++) {
+        const struct node *other = registry->nodes[i];
+        if (!node_live(other) || other == node || registry_pair_wire(node, other))
+            continue;
+        char text[256];
+        snprintf(
+            text, sizeof text,
+            "no version in common with \"%.64s\" (%u to %u, and %u to %u): they exchange no KV",
+            other->name, node->wires.min, node->wires.max, other->wires.min, other->wires.max);
+        registry->events.note(registry->events.context, node, text);
+    }
 }
 
 static void stream_register(struct node_stream *stream, const Baton__Node__V1__Register *r)
@@ -301,7 +323,7 @@ static void stream_register(struct node_stream *stream, const Baton__Node__V1__R
         node_lose(registry, node, "replaced by a new registration");
         stream_end(old, GRPC_CODE_ABORTED, "replaced by a new registration", false);
     }
-    node_fill(node, r, address);
+    node_fill(node, registry->model.wire, r, address);
     node->stream = stream;
     stream->node = node;
     node->heartbeat_ns = registry->now_ns;
@@ -311,6 +333,7 @@ static void stream_register(struct node_stream *stream, const Baton__Node__V1__R
     send_welcome(registry, node);
     send_peers(registry);
     registry->events.note(registry->events.context, node, "registered");
+    note_strangers(registry, node);
 }
 
 /* --- heartbeats --- */

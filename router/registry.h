@@ -85,7 +85,9 @@ struct node {
     enum placement_role role;
     struct node_stream *stream; /* NULL: dead */
     uint64_t incarnation;
-    uint64_t assignments; /* number of the last Assign; per name, over registrations */
+    struct wire_range wires; /* versions that it speaks */
+    uint32_t wire;           /* the one chosen for its stream */
+    uint64_t assignments;    /* number of the last Assign; per name, over registrations */
     uint32_t pages_total, sequences_max;
     char transport[16], grpc[128], http[128], kv_host[64];
     uint8_t *kv_address;
@@ -196,6 +198,8 @@ uint32_t registry_context_tokens(const struct registry *registry);
 uint32_t registry_pages(const struct registry *registry, uint64_t tokens);
 
 /* --- links (registry_links.c) --- */
+/* The version of the KV frames between these two; 0: they have none in common, and are no pair. */
+uint32_t registry_pair_wire(const struct node *a, const struct node *b);
 /* A transfer over this pair has failed. */
 void registry_pair_failed(struct registry *registry, const struct node *prefill,
                           const struct node *decode);

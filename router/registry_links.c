@@ -90,8 +90,15 @@ void registry_pair_failed(struct registry *registry, const struct node *prefill,
     view->failed_ns = registry->now_ns;
 }
 
+uint32_t registry_pair_wire(const struct node *a, const struct node *b)
+{
+    return wire_common(a->wires, b->wires);
+}
+
 static enum placement_link judge(const struct registry *registry, size_t p, size_t d)
 {
+    if (!registry_pair_wire(registry->nodes[p], registry->nodes[d]))
+        return PLACEMENT_LINK_DOWN;
     struct link_view *pair = view_of(registry, p, d), *back = view_of(registry, d, p);
     if (pair->failed && registry->now_ns - pair->failed_ns > failed_wait_ns)
         pair->failed = false;

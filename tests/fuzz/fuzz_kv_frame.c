@@ -85,7 +85,8 @@ static void side_stop(struct side *side)
 
 static void link_start(struct side *from, struct side *to)
 {
-    struct kv_link_options options = {.incarnation = kv_links_incarnation(to->links)};
+    struct kv_link_options options = {.incarnation = kv_links_incarnation(to->links),
+                                      .wire = WIRE_NEWEST};
     options.address = xfer_address(to->xfer, &options.address_bytes);
     enum status status = kv_link_open(from->links, &options, &from->link, NULL);
     assert(status == STATUS_OK);
@@ -97,7 +98,10 @@ static size_t repair(const uint8_t *data, size_t bytes, uint8_t *out)
     if (bytes < HEADER_BYTES + TUPLE_BYTES || bytes > KV_FRAME_BYTES_MAX)
         return 0;
     memcpy(out, data, bytes);
-    struct kv_frame done = {.type = KV_FRAME_DONE, .from_incarnation = 100, .to_incarnation = 200};
+    struct kv_frame done = {.type = KV_FRAME_DONE,
+                            .version = WIRE_NEWEST,
+                            .from_incarnation = 100,
+                            .to_incarnation = 200};
     uint8_t good[KV_FRAME_BYTES_MAX];
     done.epoch = 1;
     done.key = key;

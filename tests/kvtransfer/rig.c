@@ -159,7 +159,8 @@ void rig_node_start(struct rig_node *node, struct xfer_hub *hub, const struct xf
     if (!options)
         options = &none;
     struct err err = ERR_INIT;
-    *node = (struct rig_node){.incarnation = incarnation};
+    *node = (struct rig_node){.incarnation = incarnation,
+                              .wire = options->wire ? options->wire : WIRE_NEWEST};
     const struct kv_links_events links_events = {node, on_link_changed};
     const struct kv_source_events source_events = {
         .context = node, .ended = on_give_ended, .released = on_give_released};
@@ -194,7 +195,7 @@ void rig_node_round(struct rig_node *node, uint64_t now_ns)
 struct kv_link *rig_link(struct rig_node *from, struct rig_node *to)
 {
     struct err err = ERR_INIT;
-    struct kv_link_options options = {.incarnation = to->incarnation};
+    struct kv_link_options options = {.incarnation = to->incarnation, .wire = from->wire};
     options.address = xfer_address(to->xfer, &options.address_bytes);
     struct kv_link *link;
     must(kv_link_open(from->links, &options, &link, &err), &err);

@@ -11,6 +11,7 @@
 
 struct rig_node {
     uint64_t incarnation, now_ns, late_ns;
+    uint32_t wire; /* version of the frames on links that it opens */
     struct kv_links *links;
     struct kv_source *source;
     struct kv_sink *sink;
@@ -22,6 +23,7 @@ struct rig_options {
     struct kv_links_options links;
     struct kv_source_options source;
     struct kv_sink_options sink;
+    uint32_t wire; /* 0: the newest */
 };
 
 /* Over `hub`, or over UCX with `ucx` (one of them NULL). Aborts on failure. */

@@ -9,6 +9,7 @@ static struct kv_frame frame_base(enum kv_frame_type type)
     struct kv_frame frame;
     memset(&frame, 0, sizeof frame);
     frame.type = type;
+    frame.version = WIRE_NEWEST;
     frame.from_incarnation = UINT64_C(0x1122334455667788);
     frame.to_incarnation = UINT64_MAX;
     frame.epoch = 7;
@@ -52,42 +53,83 @@ static struct kv_frame frame_sample(enum kv_frame_type type)
         break;
     case KV_FRAME_DONE:
         frame.done.outcome = KV_OUTCOME_GAVE_UP;
+        frame.done.why = KV_GAVE_UP_SILENCE;
         break;
     default:
-        frame.gone.reason = KV_GONE_DROPPED;
+        frame.gone.reason = KV_GONE_CHECKSUM;
     }
     return frame;
 }
 
-TEST(frame, every_type_comes_back)
+static void comes_back(enum kv_frame_type type, uint16_t version)
 {
+    struct kv_frame frame = frame_sample(type), back;
+    memset(&back, 0, sizeof back);
+    frame.version = version;
+    uint8_t bytes[KV_FRAME_BYTES_MAX];
+    size_t count = kv_frame_encode(&frame, bytes);
+    CHECK_INT(kv_frame_decode(bytes, count, &back), STATUS_OK);
+    CHECK_INT(back.type, frame.type);
+    CHECK_INT(back.version, version);
+    CHECK(back.from_incarnation == frame.from_incarnation);
+    CHECK(back.to_incarnation == frame.to_incarnation);
+    CHECK_INT(back.epoch, frame.epoch);
+    CHECK(kv_key_equal(&back.key, &frame.key));
+    uint8_t again[KV_FRAME_BYTES_MAX];
+    CHECK_INT(kv_frame_encode(&back, again), count);
+    CHECK(memcmp(bytes, again, count) == 0);
+}
+
+TEST(frame, every_type_comes_back_in_every_version)
+{
+    for (int type = KV_FRAME_NONE + 1; type < KV_FRAME_TYPE_COUNT; type++)
+        for (uint16_t version = WIRE_OLDEST; version <= WIRE_NEWEST; version++)
+            comes_back((enum kv_frame_type)type, version);
+}
+
+/* The bytes of the first version are what programs of the first release wrote: the sum was taken with their code. */
+TEST(frame, the_first_version_stays_as_it_was)
+{
+    static uint8_t all[KV_FRAME_TYPE_COUNT * KV_FRAME_BYTES_MAX];
+    size_t all_bytes = 0;
     for (int type = KV_FRAME_NONE + 1; type < KV_FRAME_TYPE_COUNT; type++) {
-        struct kv_frame frame = frame_sample((enum kv_frame_type)type), back;
-        memset(&back, 0, sizeof back);
-        uint8_t bytes[KV_FRAME_BYTES_MAX];
-        size_t count = kv_frame_encode(&frame, bytes);
-        CHECK_INT(kv_frame_decode(bytes, count, &back), STATUS_OK);
-        CHECK_INT(back.type, frame.type);
-        CHECK(back.from_incarnation == frame.from_incarnation);
-        CHECK(back.to_incarnation == frame.to_incarnation);
-        CHECK_INT(back.epoch, frame.epoch);
-        CHECK(kv_key_equal(&back.key, &frame.key));
-        uint8_t again[KV_FRAME_BYTES_MAX];
-        CHECK_INT(kv_frame_encode(&back, again), count);
-        CHECK(memcmp(bytes, again, count) == 0);
+        struct kv_frame frame = frame_sample((enum kv_frame_type)type);
+        frame.version = 1;
+        if (type == KV_FRAME_GONE)
+            frame.gone.reason = KV_GONE_DROPPED;
+        all_bytes += kv_frame_encode(&frame, all + all_bytes);
     }
+    CHECK_INT(all_bytes, 3156);
+    CHECK(kv_checksum(all, all_bytes) == UINT64_C(0x2450d4f80074ec8a));
+}
+
+TEST(frame, what_the_first_version_cannot_say_is_left_out)
+{
+    struct kv_frame frame = frame_sample(KV_FRAME_DONE), back;
+    uint8_t bytes[KV_FRAME_BYTES_MAX];
+    frame.version = 1;
+    CHECK_INT(kv_frame_encode(&frame, bytes), 16 + 60 + 1);
+    CHECK_INT(bytes[4] | bytes[5] << 8, 1);
+    CHECK_INT(kv_frame_decode(bytes, 77, &back), STATUS_OK);
+    CHECK_INT(back.done.why, KV_GAVE_UP_UNSAID);
+    frame = frame_sample(KV_FRAME_GONE);
+    frame.version = 1;
+    size_t count = kv_frame_encode(&frame, bytes);
+    CHECK_INT(kv_frame_decode(bytes, count, &back), STATUS_OK);
+    CHECK_INT(back.gone.reason, KV_GONE_FAILED); /* it had no word for a checksum */
 }
 
 TEST(frame, bytes_are_little_endian_and_fixed)
 {
     struct kv_frame frame = frame_sample(KV_FRAME_DONE);
     uint8_t bytes[KV_FRAME_BYTES_MAX];
-    CHECK_INT(kv_frame_encode(&frame, bytes), 16 + 60 + 1);
+    CHECK_INT(kv_frame_encode(&frame, bytes), 16 + 60 + 2);
     CHECK(memcmp(bytes, "BTKV", 4) == 0);
-    CHECK_INT(bytes[4] | bytes[5] << 8, KV_FRAME_VERSION);
-    CHECK_INT(bytes[6] | bytes[7] << 8, 77);
+    CHECK_INT(bytes[4] | bytes[5] << 8, WIRE_NEWEST);
+    CHECK_INT(bytes[6] | bytes[7] << 8, 78);
     CHECK_INT(bytes[16], 0x88);
     CHECK_INT(bytes[76], KV_OUTCOME_GAVE_UP);
+    CHECK_INT(bytes[77], KV_GAVE_UP_SILENCE);
 }
 
 TEST(frame, cut_or_extended_anywhere_is_refused)
@@ -120,12 +162,14 @@ TEST(frame, every_flipped_bit_is_refused)
     }
 }
 
-TEST(frame, another_version_is_a_mismatch)
+TEST(frame, a_version_of_nobodys_is_a_mismatch)
 {
     struct kv_frame frame = frame_sample(KV_FRAME_GONE), back;
     uint8_t bytes[KV_FRAME_BYTES_MAX];
     size_t count = kv_frame_encode(&frame, bytes);
-    bytes[4] = KV_FRAME_VERSION + 1;
+    bytes[4] = WIRE_NEWEST + 1;
+    CHECK_INT(kv_frame_decode(bytes, count, &back), STATUS_MISMATCH);
+    bytes[4] = WIRE_OLDEST - 1;
     CHECK_INT(kv_frame_decode(bytes, count, &back), STATUS_MISMATCH);
 }
 
@@ -139,6 +183,9 @@ TEST(frame, values_out_of_range_are_refused)
     CHECK_INT(kv_frame_decode(bytes, kv_frame_encode(&frame, bytes), &back), STATUS_PROTOCOL);
     frame = frame_sample(KV_FRAME_DONE);
     frame.done.outcome = KV_OUTCOME_COUNT;
+    CHECK_INT(kv_frame_decode(bytes, kv_frame_encode(&frame, bytes), &back), STATUS_PROTOCOL);
+    frame = frame_sample(KV_FRAME_DONE);
+    frame.done.why = KV_GAVE_UP_COUNT;
     CHECK_INT(kv_frame_decode(bytes, kv_frame_encode(&frame, bytes), &back), STATUS_PROTOCOL);
     frame = frame_sample(KV_FRAME_PROGRESS);
     frame.progress.state = KV_PROGRESS_STATE_COUNT;

@@ -156,3 +156,100 @@ TEST(link, errors_name_the_limit)
     CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_INVALID);
     pair_stop();
 }
+
+/* --- versions --- */
+
+TEST(link, every_version_hands_over)
+{
+    for (uint32_t wire = WIRE_OLDEST; wire <= WIRE_NEWEST; wire++) {
+        pair_start_with(&(struct rig_options){.wire = wire});
+        struct rig_give give;
+        struct rig_take take = {0};
+        rig_give_start(&give, &p, rig_key(9, 1), rig_shape(40, 2), PIECE_BYTES);
+        rig_give_all(&give, 5);
+        rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
+        pair_turns(20);
+        pair_check_complete(&give, &take);
+        CHECK_INT(kv_link_info(p_to_d).wire, wire);
+        for (int type = 0; type < KV_FRAME_TYPE_COUNT; type++)
+            CHECK_INT(kv_links_counters(p.links)->stale[type] +
+                          kv_links_counters(d.links)->stale[type],
+                      0);
+        rig_give_finish(&give);
+        rig_take_finish(&take);
+        pair_stop();
+    }
+}
+
+/* What no router tells: one side another version than the other. They never meet, and nothing else comes of it. */
+TEST(link, sides_that_were_told_different_versions_do_not_meet)
+{
+    struct err err = ERR_INIT;
+    now_ns = 1000 * NS_PER_S;
+    CHECK(xfer_hub_create(1, 4, &hub, &err) == STATUS_OK);
+    xfer_hub_set_automatic(hub, true);
+    rig_node_start(&p, hub, NULL, &(struct rig_options){.wire = 1}, 100);
+    rig_node_start(&d, hub, NULL, &(struct rig_options){.wire = 2}, 200);
+    pair_turn();
+    p_to_d = rig_link(&p, &d);
+    d_to_p = rig_link(&d, &p);
+    pair_turns(2000);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_CONNECTING);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_CONNECTING);
+    CHECK(kv_links_counters(p.links)->stale[KV_FRAME_HELLO] >= 3);
+    CHECK(kv_links_counters(d.links)->stale[KV_FRAME_HELLO] >= 3);
+    pair_stop();
+}
+
+TEST(link, a_version_that_this_program_does_not_speak_is_refused)
+{
+    pair_start();
+    struct err err = ERR_INIT;
+    struct kv_link *link;
+    struct kv_link_options options = {.incarnation = 300, .wire = WIRE_NEWEST + 1};
+    options.address = xfer_address(d.xfer, &options.address_bytes);
+    CHECK_INT(kv_link_open(p.links, &options, &link, &err), STATUS_MISMATCH);
+    CHECK_STR(err.message, "wire: version 3, this program speaks 1 to 2");
+    pair_stop();
+}
+
+/* A later version's frames, and types that this version does not have: dropped and counted, the transfer goes on. */
+TEST(link, frames_of_a_later_version_and_of_unknown_types_are_counted)
+{
+    pair_start();
+    struct rig_give give;
+    struct rig_take take = {0};
+    rig_give_start(&give, &p, rig_key(9, 1), rig_shape(4, 2), PIECE_BYTES);
+    rig_take_start(&take, &d, d_to_p, give.key, give.shape, PIECE_BYTES);
+    pair_turns(5);
+    struct kv_frame frame = {.type = KV_FRAME_GONE,
+                             .version = WIRE_NEWEST,
+                             .from_incarnation = 100,
+                             .to_incarnation = 200,
+                             .epoch = 1,
+                             .key = give.key};
+    uint8_t bytes[KV_FRAME_BYTES_MAX];
+    struct xfer_peer *raw;
+    size_t address_bytes;
+    const uint8_t *address = xfer_address(d.xfer, &address_bytes);
+    CHECK_INT(xfer_peer_open(p.xfer, address, address_bytes, NULL, &raw, NULL), STATUS_OK);
+    size_t count = kv_frame_encode(&frame, bytes);
+    bytes[4] = WIRE_NEWEST + 1;
+    CHECK_INT(xfer_send_frame(raw, bytes, count), STATUS_OK);
+    count = kv_frame_encode(&frame, bytes);
+    bytes[8] = KV_FRAME_TYPE_COUNT;
+    CHECK_INT(xfer_send_frame(raw, bytes, count), STATUS_OK);
+    frame.version = WIRE_OLDEST; /* one that it speaks, but not on this link */
+    count = kv_frame_encode(&frame, bytes);
+    CHECK_INT(xfer_send_frame(raw, bytes, count), STATUS_OK);
+    pair_turns(5);
+    CHECK_INT(kv_links_counters(d.links)->stale[KV_FRAME_NONE], 2);
+    CHECK_INT(kv_links_counters(d.links)->stale[KV_FRAME_GONE], 1);
+    CHECK_INT(take.ended, 0);
+    rig_give_all(&give, 5);
+    pair_turns(10);
+    pair_check_complete(&give, &take);
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+    pair_stop();
+}

@@ -541,6 +541,7 @@ static void send_as(struct rig_node *from, uint64_t from_incarnation, uint64_t t
     struct kv_frame frame;
     memset(&frame, 0, sizeof frame);
     frame.type = type;
+    frame.version = WIRE_NEWEST;
     frame.from_incarnation = from_incarnation;
     frame.to_incarnation = to_incarnation;
     frame.epoch = epoch;

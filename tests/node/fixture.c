@@ -57,6 +57,7 @@ static void peers_send(struct fixture *fixture)
             peers[list.n_peers].kv_address.data = of->address;
             peers[list.n_peers].kv_address.len = of->address_bytes;
             peers[list.n_peers].kv_host = of->kv_host;
+            peers[list.n_peers].wire = wire_common(fixture->streams[to].wires, of->wires);
             pointers[list.n_peers] = &peers[list.n_peers];
             list.n_peers++;
         }
@@ -87,10 +88,12 @@ static void register_take(struct fixture *fixture, struct rpc_call *call,
     snprintf(stream->kv_host, sizeof stream->kv_host, "%s", r->kv_host);
     memcpy(stream->address, r->kv_address.data, r->kv_address.len);
     stream->address_bytes = r->kv_address.len;
+    stream->wires = (struct wire_range){r->wire_min, r->wire_max};
     Baton__Node__V1__Welcome welcome = BATON__NODE__V1__WELCOME__INIT;
     Baton__Node__V1__Refused refused = BATON__NODE__V1__REFUSED__INIT;
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
     welcome.router_incarnation = fixture->router_incarnation;
+    welcome.wire = fixture->welcome_wire ? fixture->welcome_wire : r->wire_max;
     welcome.heartbeat_ms = 50;
     welcome.stop_after_ms = 1000;
     message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME;
@@ -289,6 +292,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .chunk_tokens = o->chunk_tokens ? o->chunk_tokens : 64,
         .steps_in_flight = o->steps_in_flight ? o->steps_in_flight : 2,
         .kv_host = "127.0.0.1",
+        .wire_max = o->wire_max[i],
         .grace_ns = 5 * NS_PER_S,
     };
     contexts[i] = (struct node_context){fixture, i};

@@ -32,6 +32,7 @@ struct fixture_stream {
     char name[64], kv_host[64];
     uint8_t address[4096];
     size_t address_bytes;
+    struct wire_range wires; /* as registered */
     uint64_t last_heartbeat;
     uint32_t heartbeats, alive, links_up;
     Baton__Node__V1__Load load;
@@ -56,6 +57,7 @@ struct fixture {
     struct fixture_stream streams[FIXTURE_NODES];
     struct heard heard[FIXTURE_NODES][FIXTURE_ATTEMPTS];
     uint64_t router_incarnation, request;
+    uint32_t welcome_wire; /* what the router chooses, whatever was offered; 0: the newest */
     bool left[FIXTURE_NODES], refused[FIXTURE_NODES];
     struct err refusal;
 };
@@ -64,7 +66,8 @@ struct fixture_options {
     int nodes;
     const char *backend;
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
-    uint64_t router_late_ns; /* the router takes no calls for so long */
+    uint64_t router_late_ns;         /* the router takes no calls for so long */
+    int64_t wire_max[FIXTURE_NODES]; /* 0: the newest */
 };
 
 /* Starts everything and waits until all nodes are registered and have met. Skips the test without BATON_NODE_TEST_MODEL. */

@@ -574,3 +574,50 @@ TEST(node, a_refusal_is_final_and_names_the_field)
     CHECK_INT(fixture->streams[0].registrations, 2); /* it does not try again */
     fixture_stop(fixture);
 }
+
+/* A rolling upgrade: a node of the first release hands over to one of today, and the other way round; the answers are those of
+ * a node that does both, and the link carries frames of the older version. */
+TEST(node, nodes_of_different_versions_hand_over)
+{
+    static const struct {
+        int64_t max[2];
+        uint32_t wire;
+    } rows[] = {{{1, 0}, 1}, {{0, 1}, 1}, {{1, 1}, 1}, {{0, 0}, WIRE_NEWEST}};
+    for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+        struct fixture *fixture = fixture_start(&(struct fixture_options){
+            .nodes = 3, .wire_max = {rows[row].max[0], rows[row].max[1], 0}});
+        const struct kv_link *link =
+            kv_link_find(fixture->nodes[0]->links, fixture->streams[1].incarnation);
+        CHECK(link != NULL);
+        CHECK_INT(kv_link_info(link).wire, rows[row].wire);
+        CHECK_INT(fixture->streams[0].wires.max, rows[row].max[0] ? 1 : WIRE_NEWEST);
+        for (int round = 0; round < 3; round++) {
+            prompt_make((uint32_t)round);
+            struct assign assign = local(2, round, 40 + 50 * (uint32_t)round, ANSWER);
+            assign.logprobs = true;
+            fixture_assign(fixture, &assign);
+            hand_off(fixture, assign);
+        }
+        for (int round = 0; round < 3; round++) {
+            for (int node = 0; node < 3; node++)
+                fixture_wait_ended(fixture, node, round);
+            heard_equal(&fixture->heard[2][round], &fixture->heard[1][round], ANSWER);
+            CHECK_INT(fixture->heard[1][round].reports[REPORT(JOINED)], 1);
+        }
+        for (int node = 0; node < 3; node++)
+            CHECK_INT(node_stale_frames(fixture->nodes[node]), 0);
+        fixture_check_rest(fixture);
+        fixture_stop(fixture);
+    }
+}
+
+TEST(node, a_router_that_chooses_what_was_not_offered_is_refused)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    fixture->welcome_wire = WIRE_NEWEST + 1;
+    rpc_call_abort(fixture->streams[0].call, GRPC_CODE_UNAVAILABLE, "restart");
+    fixture_until(fixture, was_refused, NULL, "the refusal");
+    CHECK(strstr(fixture->refusal.message,
+                 "wire: the router chose version 3, this node speaks 1 to 2"));
+    fixture_stop(fixture);
+}

@@ -155,7 +155,8 @@ static inline void fake_register_fill(struct world *world, struct fake_node *nod
     out->body.name = (char *)node->name;
     out->body.role = node->role;
     out->body.incarnation = node->incarnation = ++world->incarnations;
-    out->body.wire_min = out->body.wire_max = 1;
+    out->body.wire_min = WIRE_OLDEST;
+    out->body.wire_max = WIRE_NEWEST;
     out->body.identity = &out->identity;
     out->body.transport = (char *)"tcp";
     out->body.pages_total = node->pages;

@@ -15,7 +15,7 @@ TEST(registry, registers_and_serves_after_a_heartbeat)
     fake_connect_with(&world, node, &registration);
     const router_message *m = fake_hear(node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME);
     CHECK(m && m->welcome->router_incarnation == world.core.registry.incarnation);
-    CHECK_INT(m->welcome->wire, 1);
+    CHECK_INT(m->welcome->wire, WIRE_NEWEST);
     CHECK_INT(m->welcome->stop_after_ms, 2000);
     CHECK_INT(find(&world, "mixed-0")->state, NODE_STARTING);
     CHECK(!registry_covered(&world.core.registry));
@@ -64,9 +64,10 @@ static void refused_with(const char *field, spoiler spoil)
         statement_;                                    \
     }
 static const uint8_t other_hash[16] = "other";
-SPOIL(wire_min, r->body.wire_min = r->body.wire_max = 2)
+SPOIL(wire_min, r->body.wire_min = r->body.wire_max = WIRE_NEWEST + 1)
 SPOIL(wire_max, r->body.wire_min = r->body.wire_max = 0)
-SPOIL(features, r->body.features = 4)
+SPOIL(wire_turned, r->body.wire_min = r->body.wire_max + 1)
+SPOIL(features, r->body.features = UINT64_C(4) << 32)
 SPOIL(name, r->body.name = (char *)"two words")
 SPOIL(incarnation, r->body.incarnation = 0)
 SPOIL(role, r->body.role = BATON__NODE__V1__ROLE__ROLE_UNSPECIFIED)
@@ -94,6 +95,7 @@ TEST(registry, each_mismatch_is_refused_by_name)
 {
     refused_with("wire_min", spoil_wire_min);
     refused_with("wire_max", spoil_wire_max);
+    refused_with("wire_min", spoil_wire_turned);
     refused_with("features", spoil_features);
     refused_with("name", spoil_name);
     refused_with("incarnation", spoil_incarnation);
@@ -117,6 +119,104 @@ TEST(registry, each_mismatch_is_refused_by_name)
     refused_with("ucx_version", spoil_ucx);
     refused_with("pages_total", spoil_pages);
     refused_with("sequences_max", spoil_sequences);
+}
+
+/* --- versions --- */
+
+static void connect_wires(struct world *world, struct fake_node *node, uint32_t min, uint32_t max)
+{
+    struct fake_register registration;
+    fake_register_fill(world, node, &registration);
+    registration.body.wire_min = min;
+    registration.body.wire_max = max;
+    registration.body.features = 5; /* offers what this router has never heard of */
+    fake_connect_with(world, node, &registration);
+    fake_beat(world, node);
+}
+
+/* What the last Peers to `node` said of `of`: 0 when that was left out. */
+static uint32_t peer_wire(struct fake_node *node, const struct fake_node *of)
+{
+    uint32_t wire = 0;
+    for (size_t i = 0; i < node->message_count; i++) {
+        if (node->messages[i]->kind_case != BATON__NODE__V1__ROUTER_MESSAGE__KIND_PEERS)
+            continue;
+        wire = 0;
+        const Baton__Node__V1__Peers *peers = node->messages[i]->peers;
+        for (size_t k = 0; k < peers->n_peers; k++)
+            if (peers->peers[k]->incarnation == of->incarnation)
+                wire = peers->peers[k]->wire;
+    }
+    return wire;
+}
+
+/* An older node, one of today and a newer one that has forgotten the oldest version: each speaks with the router, each pair in
+ * the newest that both know, and the pair that has none is not asked to hand over. */
+TEST(registry, each_pair_is_told_the_newest_version_that_both_speak)
+{
+    static const struct {
+        const char *name;
+        uint32_t min, max, welcome;
+        Baton__Node__V1__Role role;
+    } rows[] = {
+        {"older", 1, 1, 1, BATON__NODE__V1__ROLE__ROLE_PREFILL},
+        {"today", WIRE_OLDEST, WIRE_NEWEST, WIRE_NEWEST, BATON__NODE__V1__ROLE__ROLE_DECODE},
+        {"newer", 2, 7, WIRE_NEWEST, BATON__NODE__V1__ROLE__ROLE_DECODE},
+    };
+    struct world world;
+    world_init(&world);
+    for (int i = 0; i < 3; i++) {
+        struct fake_node *node = fake_add(&world, i, rows[i].name, rows[i].role);
+        connect_wires(&world, node, rows[i].min, rows[i].max);
+        const router_message *m = fake_hear(node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME);
+        CHECK(m != NULL);
+        CHECK_INT(m->welcome->wire, rows[i].welcome);
+    }
+    struct fake_node *older = &world.nodes[0], *today = &world.nodes[1], *newer = &world.nodes[2];
+    CHECK_INT(peer_wire(older, today), 1);
+    CHECK_INT(peer_wire(today, older), 1);
+    CHECK_INT(peer_wire(today, newer), 2);
+    CHECK_INT(peer_wire(newer, today), 2);
+    CHECK_INT(peer_wire(older, newer), 0);
+    CHECK_INT(peer_wire(newer, older), 0);
+
+    fake_link(&world, today, older, true);
+    fake_link(&world, newer, older, true); /* a lie; it must not help */
+    world_pass(&world, 5 * NS_PER_S / 2 - NS_PER_MS);
+    for (int i = 0; i < 3; i++)
+        fake_beat(&world, &world.nodes[i]);
+    for (int i = 0; i < 4;
+         i++) { /* more than one node takes at a time, were placement free to choose */
+        static struct fake_client clients[4];
+        fake_admit(&world, &clients[i], 20, 4);
+        CHECK(fake_assigned(older) != NULL);
+        CHECK(fake_assigned(today) != NULL);
+        CHECK(fake_assigned(newer) == NULL);
+        core_cancel(&world.core, clients[i].request, STATUS_CANCELLED);
+        core_release(&world.core, clients[i].request);
+    }
+    world_finish(&world);
+}
+
+/* A router that is itself of another release. */
+TEST(registry, an_older_and_a_newer_router_choose_or_refuse_by_name)
+{
+    struct world world;
+    world_init(&world);
+    struct fake_node *node = fake_add(&world, 0, "mixed-0", BATON__NODE__V1__ROLE__ROLE_MIXED);
+    world.core.registry.model.wire = (struct wire_range){1, 1};
+    connect_wires(&world, node, WIRE_OLDEST, WIRE_NEWEST);
+    const router_message *m = fake_hear(node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME);
+    CHECK(m != NULL);
+    CHECK_INT(m->welcome->wire, 1);
+    fake_die(&world, node);
+    world.core.registry.model.wire = (struct wire_range){WIRE_NEWEST + 1, WIRE_NEWEST + 2};
+    connect_wires(&world, node, WIRE_OLDEST, WIRE_NEWEST);
+    m = fake_hear(node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_REFUSED);
+    CHECK(m != NULL);
+    CHECK_STR(m->refused->field, "wire_max");
+    CHECK_STR(m->refused->message, "the node speaks versions 1 to 2, this router 3 to 4");
+    world_finish(&world);
 }
 
 TEST(registry, a_cluster_without_nodes_may_change_its_identity)
