@@ -4,18 +4,32 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define PAGE_NONE UINT32_MAX
+static const struct sm_state states[] = {
+    [POOL_FREE] = {"free", SM_TO(POOL_RESERVED) | SM_TO(POOL_USED)},
+    [POOL_RESERVED] = {"reserved", SM_TO(POOL_USED) | SM_TO(POOL_FREE) | SM_TO(POOL_QUARANTINED)},
+    [POOL_USED] = {"used", SM_TO(POOL_SHARED) | SM_TO(POOL_FREE) | SM_TO(POOL_QUARANTINED)},
+    [POOL_SHARED] = {"shared", SM_TO(POOL_CACHED) | SM_TO(POOL_QUARANTINED)},
+    [POOL_CACHED] = {"cached", SM_TO(POOL_SHARED) | SM_TO(POOL_FREE)},
+    [POOL_QUARANTINED] = {"quarantined",
+                          SM_TO(POOL_FREE) | SM_TO(POOL_SHARED) | SM_TO(POOL_CACHED)},
+};
+const struct sm_table pool_states = SM_TABLE("page", states);
 
 enum status pool_init(struct pool *pool, uint32_t total)
 {
-    *pool = (struct pool){.total = total, .free_head = total ? 0 : PAGE_NONE};
+    *pool = (struct pool){.total = total,
+                          .free_head = total ? 0 : POOL_PAGE_NONE,
+                          .idle_head = POOL_PAGE_NONE,
+                          .idle_tail = POOL_PAGE_NONE};
     list_init(&pool->waiters);
     pool->pages = calloc(total ? total : 1, sizeof *pool->pages);
     if (!pool->pages)
         return STATUS_MEMORY;
     for (uint32_t i = 0; i < total; i++)
         pool->pages[i] = (struct pool_page){.owner = POOL_OWNER_NONE,
-                                            .next = i + 1 < total ? i + 1 : PAGE_NONE,
+                                            .next = i + 1 < total ? i + 1 : POOL_PAGE_NONE,
+                                            .prev = POOL_PAGE_NONE,
+                                            .parent = POOL_PAGE_NONE,
                                             .state = POOL_FREE};
     pool->counts[POOL_FREE] = total;
     return STATUS_OK;
@@ -27,12 +41,14 @@ void pool_finish(struct pool *pool)
     pool->pages = NULL;
 }
 
+/* The one way from state to state, with the owner rule. */
 static void page_move(struct pool *pool, uint32_t page, enum pool_state to, uint32_t owner)
 {
     struct pool_page *p = &pool->pages[page];
+    assert((owner != POOL_OWNER_NONE) == (to == POOL_RESERVED || to == POOL_USED));
     pool->counts[p->state]--;
+    sm_move(&pool_states, &p->state, to);
     pool->counts[to]++;
-    p->state = (uint8_t)to;
     p->owner = owner;
 }
 
@@ -52,25 +68,150 @@ enum status pool_take(struct pool *pool, uint32_t count, enum pool_state state, 
         return STATUS_FULL;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t page = pool->free_head;
-        assert(pool->pages[page].state == POOL_FREE);
         pool->free_head = pool->pages[page].next;
-        pool->pages[page].next = PAGE_NONE;
+        pool->pages[page].next = POOL_PAGE_NONE;
         page_move(pool, page, state, owner);
         pages_out[i] = page;
     }
     return STATUS_OK;
 }
 
-static void page_check(const struct pool *pool, uint32_t page, uint32_t owner)
+/* --- indexed pages: their state follows from who holds them --- */
+
+static bool page_held(const struct pool_page *page)
+{
+    return page->pins || page->stuck || page->below;
+}
+
+static enum pool_state indexed_state(const struct pool_page *page)
+{
+    if (page->pins)
+        return POOL_SHARED;
+    if (page->stuck)
+        return POOL_QUARANTINED;
+    return page->below ? POOL_SHARED : POOL_CACHED;
+}
+
+static void idle_push(struct pool *pool, uint32_t page)
+{
+    struct pool_page *p = &pool->pages[page];
+    p->idle = true;
+    p->prev = pool->idle_tail;
+    p->next = POOL_PAGE_NONE;
+    if (p->prev == POOL_PAGE_NONE)
+        pool->idle_head = page;
+    else
+        pool->pages[p->prev].next = page;
+    pool->idle_tail = page;
+}
+
+static void idle_remove(struct pool *pool, uint32_t page)
+{
+    struct pool_page *p = &pool->pages[page];
+    if (!p->idle)
+        return;
+    if (p->prev == POOL_PAGE_NONE)
+        pool->idle_head = p->next;
+    else
+        pool->pages[p->prev].next = p->next;
+    if (p->next == POOL_PAGE_NONE)
+        pool->idle_tail = p->prev;
+    else
+        pool->pages[p->next].prev = p->prev;
+    p->idle = false;
+    p->prev = p->next = POOL_PAGE_NONE;
+}
+
+uint32_t pool_idle_next(struct pool *pool)
+{
+    uint32_t page = pool->idle_head;
+    if (page != POOL_PAGE_NONE)
+        idle_remove(pool, page);
+    return page;
+}
+
+/* Its holds changed, and it was held before or not: its state follows, and so do the pages above. */
+static void holds_changed(struct pool *pool, uint32_t page, bool was_held)
+{
+    for (;;) {
+        struct pool_page *p = &pool->pages[page];
+        enum pool_state state = indexed_state(p);
+        if (state != p->state) {
+            idle_remove(pool, page);
+            page_move(pool, page, state, POOL_OWNER_NONE);
+            if (state == POOL_CACHED)
+                idle_push(pool, page);
+        }
+        bool held = page_held(p);
+        if (held == was_held || p->parent == POOL_PAGE_NONE)
+            return;
+        struct pool_page *parent = &pool->pages[p->parent];
+        was_held = page_held(parent);
+        parent->below += held ? 1 : UINT32_MAX;
+        page = p->parent;
+    }
+}
+
+void pool_publish(struct pool *pool, uint32_t owner, uint32_t page, uint32_t parent)
 {
     assert(page < pool->total);
+    struct pool_page *p = &pool->pages[page];
+    assert(p->owner == owner && p->state == POOL_USED && !p->indexed);
+    assert(parent == POOL_PAGE_NONE || pool->pages[parent].indexed);
+    p->indexed = true;
+    p->parent = parent;
+    p->pins = 1;
+    if (parent != POOL_PAGE_NONE)
+        pool->pages[parent].children++;
+    holds_changed(pool, page, false);
+}
+
+void pool_pin(struct pool *pool, uint32_t page)
+{
+    assert(page < pool->total);
+    struct pool_page *p = &pool->pages[page];
+    assert(p->indexed);
+    bool was_held = page_held(p);
+    p->pins++;
+    holds_changed(pool, page, was_held);
+}
+
+void pool_unpin(struct pool *pool, uint32_t page)
+{
+    assert(page < pool->total);
+    struct pool_page *p = &pool->pages[page];
+    assert(p->indexed && p->pins > 0);
+    p->pins--;
+    holds_changed(pool, page, true);
+}
+
+uint32_t pool_evict(struct pool *pool, uint32_t page)
+{
+    assert(page < pool->total);
+    struct pool_page *p = &pool->pages[page];
+    assert(p->state == POOL_CACHED && !p->children);
+    idle_remove(pool, page);
+    uint32_t parent = p->parent;
+    if (parent != POOL_PAGE_NONE)
+        pool->pages[parent].children--;
+    p->indexed = false;
+    p->parent = POOL_PAGE_NONE;
+    page_release(pool, page);
+    return parent;
+}
+
+/* --- the owner's pages, its own and those it pins --- */
+
+static void own_check(const struct pool *pool, uint32_t page, uint32_t owner)
+{
+    assert(page < pool->total && owner != POOL_OWNER_NONE);
     assert(pool->pages[page].owner == owner);
 }
 
 void pool_fill(struct pool *pool, uint32_t owner, const uint32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        page_check(pool, pages[i], owner);
+        own_check(pool, pages[i], owner);
         assert(pool->pages[pages[i]].state == POOL_RESERVED);
         page_move(pool, pages[i], POOL_USED, owner);
     }
@@ -78,28 +219,47 @@ void pool_fill(struct pool *pool, uint32_t owner, const uint32_t *pages, uint32_
 
 void pool_free(struct pool *pool, uint32_t owner, const uint32_t *pages, uint32_t count)
 {
-    assert(owner != POOL_OWNER_NONE);
     for (uint32_t i = 0; i < count; i++) {
-        page_check(pool, pages[i], owner);
-        page_release(pool, pages[i]);
+        assert(pages[i] < pool->total);
+        if (pool->pages[pages[i]].indexed) {
+            pool_unpin(pool, pages[i]);
+        } else {
+            own_check(pool, pages[i], owner);
+            page_release(pool, pages[i]);
+        }
     }
 }
 
 void pool_quarantine(struct pool *pool, uint32_t owner, const uint32_t *pages, uint32_t count)
 {
-    assert(owner != POOL_OWNER_NONE);
     for (uint32_t i = 0; i < count; i++) {
-        page_check(pool, pages[i], owner);
-        page_move(pool, pages[i], POOL_QUARANTINED, POOL_OWNER_NONE);
+        assert(pages[i] < pool->total);
+        struct pool_page *p = &pool->pages[pages[i]];
+        if (p->indexed) {
+            assert(p->pins > 0);
+            p->pins--;
+            p->stuck++;
+            holds_changed(pool, pages[i], true);
+        } else {
+            own_check(pool, pages[i], owner);
+            page_move(pool, pages[i], POOL_QUARANTINED, POOL_OWNER_NONE);
+        }
     }
 }
 
 void pool_recover(struct pool *pool, const uint32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        page_check(pool, pages[i], POOL_OWNER_NONE);
-        assert(pool->pages[pages[i]].state == POOL_QUARANTINED);
-        page_release(pool, pages[i]);
+        assert(pages[i] < pool->total);
+        struct pool_page *p = &pool->pages[pages[i]];
+        if (p->indexed) {
+            assert(p->stuck > 0);
+            p->stuck--;
+            holds_changed(pool, pages[i], true);
+        } else {
+            assert(p->state == POOL_QUARANTINED);
+            page_release(pool, pages[i]);
+        }
     }
 }
 
@@ -132,23 +292,53 @@ struct pool_waiter *pool_wait_first(const struct pool *pool)
     return container_of(pool->waiters.next, struct pool_waiter, link);
 }
 
-bool pool_consistent(const struct pool *pool)
+/* The page's own fields agree with each other. */
+static bool page_consistent(const struct pool *pool, const struct pool_page *page)
 {
-    uint32_t counts[POOL_STATE_COUNT] = {0}, listed = 0;
+    bool owned = page->state == POOL_RESERVED || page->state == POOL_USED;
+    if (page->state >= POOL_STATE_COUNT || owned != (page->owner != POOL_OWNER_NONE))
+        return false;
+    if (page->indexed)
+        return page->state == indexed_state(page) && page->below <= page->children &&
+               (page->parent == POOL_PAGE_NONE || pool->pages[page->parent].indexed) &&
+               (page->state != POOL_CACHED || !page->below);
+    return page->state != POOL_SHARED && page->state != POOL_CACHED && !page->pins &&
+           !page->stuck && !page->below && !page->children && page->parent == POOL_PAGE_NONE;
+}
+
+static bool tree_consistent(const struct pool *pool)
+{
+    uint64_t children = 0, below = 0, linked = 0, held = 0;
     for (uint32_t i = 0; i < pool->total; i++) {
         const struct pool_page *page = &pool->pages[i];
-        bool owned = page->state == POOL_RESERVED || page->state == POOL_USED;
-        if (page->state >= POOL_STATE_COUNT || owned != (page->owner != POOL_OWNER_NONE))
-            return false;
-        counts[page->state]++;
+        children += page->children;
+        below += page->below;
+        linked += page->parent != POOL_PAGE_NONE;
+        held += page->parent != POOL_PAGE_NONE && page_held(page);
     }
-    for (uint32_t at = pool->free_head; at != PAGE_NONE; at = pool->pages[at].next)
+    return children == linked && below == held;
+}
+
+bool pool_consistent(const struct pool *pool)
+{
+    uint32_t counts[POOL_STATE_COUNT] = {0}, listed = 0, idle = 0, idle_listed = 0;
+    for (uint32_t i = 0; i < pool->total; i++) {
+        if (!page_consistent(pool, &pool->pages[i]))
+            return false;
+        counts[pool->pages[i].state]++;
+        idle += pool->pages[i].idle;
+    }
+    for (uint32_t at = pool->free_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
         if (pool->pages[at].state != POOL_FREE || ++listed > pool->total)
+            return false;
+    for (uint32_t at = pool->idle_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
+        if (!pool->pages[at].idle || pool->pages[at].state != POOL_CACHED ||
+            ++idle_listed > pool->total)
             return false;
     for (int i = 0; i < POOL_STATE_COUNT; i++)
         if (counts[i] != pool->counts[i])
             return false;
-    return listed == counts[POOL_FREE];
+    return listed == counts[POOL_FREE] && idle == idle_listed && tree_consistent(pool);
 }
 
 /* --- who gives way --- */

@@ -1,0 +1,420 @@
+/* See prefix.h. Three structures over the same page numbers: buckets by hash (to find), a heap of leaves (to evict), and the
+ * journal. The heap is lazy: a page that was pinned, or got a child, since it was put there is left out when its turn comes;
+ * it is put there again when it falls idle, or when its last child goes. */
+#include "sched/prefix.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GONE_MAX = 4096 };
+
+enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_tokens,
+                        const uint8_t key[PREFIX_KEY_BYTES])
+{
+    *prefix = (struct prefix){.pool = pool, .page_tokens = page_tokens, .gone_max = GONE_MAX};
+    if (!page_tokens)
+        return STATUS_INVALID;
+    prefix_key_init(key, &prefix->key);
+    size_t total = pool->total ? pool->total : 1, buckets = 1;
+    while (buckets < total)
+        buckets *= 2;
+    prefix->bucket_mask = (uint32_t)(buckets - 1);
+    prefix->entries = calloc(total, sizeof *prefix->entries);
+    prefix->ids = calloc(total * page_tokens, sizeof *prefix->ids);
+    prefix->buckets = malloc(buckets * sizeof *prefix->buckets);
+    prefix->heap = calloc(total, sizeof *prefix->heap);
+    prefix->added = calloc(total, sizeof *prefix->added);
+    prefix->gone = calloc(prefix->gone_max, sizeof *prefix->gone);
+    prefix->path = calloc(total, sizeof *prefix->path);
+    if (!prefix->entries || !prefix->ids || !prefix->buckets || !prefix->heap || !prefix->added ||
+        !prefix->gone || !prefix->path)
+        return STATUS_MEMORY;
+    memset(prefix->buckets, 0xff, buckets * sizeof *prefix->buckets); /* POOL_PAGE_NONE */
+    for (size_t i = 0; i < total; i++)
+        prefix->entries[i].heap_at = prefix->entries[i].added_at = POOL_PAGE_NONE;
+    return STATUS_OK;
+}
+
+void prefix_finish(struct prefix *prefix)
+{
+    free(prefix->entries);
+    free(prefix->ids);
+    free(prefix->buckets);
+    free(prefix->heap);
+    free(prefix->added);
+    free(prefix->gone);
+    free(prefix->path);
+    *prefix = (struct prefix){0};
+}
+
+/* --- the journal --- */
+
+static void added_remove(struct prefix *prefix, uint32_t page)
+{
+    uint32_t at = prefix->entries[page].added_at;
+    uint32_t last = prefix->added[--prefix->added_count];
+    prefix->added[at] = last;
+    prefix->entries[last].added_at = at;
+    prefix->entries[page].added_at = POOL_PAGE_NONE;
+}
+
+static void journal_came(struct prefix *prefix, uint32_t page)
+{
+    prefix->entries[page].added_at = prefix->added_count;
+    prefix->added[prefix->added_count++] = page;
+}
+
+static void journal_went(struct prefix *prefix, uint32_t page)
+{
+    if (prefix->entries[page].added_at != POOL_PAGE_NONE)
+        added_remove(prefix, page); /* nobody was told that it came */
+    else if (prefix->gone_count < prefix->gone_max)
+        prefix->gone[prefix->gone_count++] = prefix->entries[page].hash.low;
+    else
+        prefix_changes_reset(prefix); /* more than can be kept: all of it anew */
+}
+
+static bool findable(const struct prefix_entry *entry)
+{
+    return entry->serial && !entry->removed;
+}
+
+void prefix_changes_reset(struct prefix *prefix)
+{
+    prefix->reset = true;
+    prefix->gone_count = prefix->added_count = 0;
+    for (uint32_t i = 0; i < prefix->pool->total; i++) {
+        prefix->entries[i].added_at = POOL_PAGE_NONE;
+        if (findable(&prefix->entries[i]))
+            journal_came(prefix, i);
+    }
+}
+
+uint32_t prefix_changes_count(const struct prefix *prefix)
+{
+    return prefix->gone_count + prefix->added_count;
+}
+
+bool prefix_changes_take(struct prefix *prefix, uint32_t max, uint64_t *gone_out,
+                         uint32_t *gone_count_out, uint64_t *added_out, uint32_t *added_count_out,
+                         bool *reset_out)
+{
+    if (!prefix->reset && !prefix_changes_count(prefix))
+        return false;
+    uint32_t gone = prefix->gone_count < max ? prefix->gone_count : max;
+    prefix->gone_count -= gone;
+    memcpy(gone_out, prefix->gone + prefix->gone_count, gone * sizeof *gone_out);
+    uint32_t added = 0;
+    for (; gone + added < max && prefix->added_count; added++) {
+        uint32_t page = prefix->added[prefix->added_count - 1];
+        added_out[added] = prefix->entries[page].hash.low;
+        added_remove(prefix, page);
+    }
+    *gone_count_out = gone;
+    *added_count_out = added;
+    *reset_out = prefix->reset;
+    prefix->reset = false;
+    return true;
+}
+
+/* --- buckets --- */
+
+static uint32_t *bucket_of(const struct prefix *prefix, struct prefix_hash hash)
+{
+    return &prefix->buckets[hash.low & prefix->bucket_mask];
+}
+
+static void bucket_add(struct prefix *prefix, uint32_t page)
+{
+    uint32_t *bucket = bucket_of(prefix, prefix->entries[page].hash);
+    prefix->entries[page].next = *bucket;
+    *bucket = page;
+}
+
+static void bucket_remove(struct prefix *prefix, uint32_t page)
+{
+    uint32_t *at = bucket_of(prefix, prefix->entries[page].hash);
+    while (*at != page)
+        at = &prefix->entries[*at].next;
+    *at = prefix->entries[page].next;
+}
+
+static uint32_t *ids_of(const struct prefix *prefix, uint32_t page)
+{
+    return prefix->ids + (size_t)page * prefix->page_tokens;
+}
+
+/* The page below `parent` that holds these ids; POOL_PAGE_NONE: there is none. */
+static uint32_t child_find(const struct prefix *prefix, struct prefix_hash hash, uint32_t parent,
+                           const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids)
+{
+    uint32_t page = *bucket_of(prefix, hash);
+    for (; page != POOL_PAGE_NONE; page = prefix->entries[page].next) {
+        const struct prefix_entry *entry = &prefix->entries[page];
+        if (entry->hash.low == hash.low && entry->hash.high == hash.high &&
+            prefix->pool->pages[page].parent == parent &&
+            memcmp(ids_of(prefix, page), ids, prefix->page_tokens * sizeof *ids) == 0 &&
+            (parent != POOL_PAGE_NONE || memcmp(entry->salt, salt, PREFIX_SALT_BYTES) == 0))
+            return page;
+    }
+    return POOL_PAGE_NONE;
+}
+
+uint32_t prefix_lookup(const struct prefix *prefix, const uint8_t salt[PREFIX_SALT_BYTES],
+                       const uint32_t *ids, uint32_t blocks_max, uint32_t *pages_out)
+{
+    struct prefix_hash hash = prefix_hash_root(&prefix->key, salt);
+    uint32_t parent = POOL_PAGE_NONE, blocks = 0;
+    for (; blocks < blocks_max; blocks++) {
+        const uint32_t *of = ids + (size_t)blocks * prefix->page_tokens;
+        hash = prefix_hash_page(&prefix->key, hash, of, prefix->page_tokens);
+        parent = child_find(prefix, hash, parent, salt, of);
+        if (parent == POOL_PAGE_NONE)
+            break;
+        pages_out[blocks] = parent;
+    }
+    return blocks;
+}
+
+/* --- publishing --- */
+
+static void entry_make(struct prefix *prefix, uint32_t owner, uint32_t page, uint32_t parent,
+                       struct prefix_hash hash, const uint8_t salt[PREFIX_SALT_BYTES],
+                       const uint32_t *ids)
+{
+    struct prefix_entry *entry = &prefix->entries[page];
+    assert(!entry->serial && entry->heap_at == POOL_PAGE_NONE);
+    *entry = (struct prefix_entry){.hash = hash,
+                                   .serial = ++prefix->serials,
+                                   .heap_at = POOL_PAGE_NONE,
+                                   .added_at = POOL_PAGE_NONE};
+    memcpy(entry->salt, salt, PREFIX_SALT_BYTES);
+    memcpy(ids_of(prefix, page), ids, prefix->page_tokens * sizeof *ids);
+    pool_publish(prefix->pool, owner, page, parent);
+    bucket_add(prefix, page);
+    journal_came(prefix, page);
+    prefix->count++;
+}
+
+uint32_t prefix_publish(struct prefix *prefix, struct prefix_cursor *cursor, uint32_t owner,
+                        const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids,
+                        const uint32_t *pages, uint32_t blocks)
+{
+    if (cursor->blocks >= blocks)
+        return 0;
+    /* somebody else's page at the end of the chain may have gone meanwhile: then it is followed anew from the root */
+    const struct prefix_entry *last = &prefix->entries[cursor->blocks ? cursor->page : 0];
+    if (!cursor->blocks || last->serial != cursor->serial || last->removed)
+        *cursor = (struct prefix_cursor){.page = POOL_PAGE_NONE};
+    uint32_t made = 0;
+    for (; cursor->blocks < blocks; cursor->blocks++) {
+        uint32_t parent = cursor->blocks ? cursor->page : POOL_PAGE_NONE;
+        uint32_t page = pages[cursor->blocks];
+        if (prefix->pool->pages[page].indexed) { /* its own of before, or a hit */
+            if (prefix->entries[page].removed || prefix->pool->pages[page].parent != parent)
+                break; /* what is below a page that went bad is not found again */
+        } else {
+            const uint32_t *of = ids + (size_t)cursor->blocks * prefix->page_tokens;
+            struct prefix_hash above = parent == POOL_PAGE_NONE
+                                           ? prefix_hash_root(&prefix->key, salt)
+                                           : prefix->entries[parent].hash;
+            struct prefix_hash hash =
+                prefix_hash_page(&prefix->key, above, of, prefix->page_tokens);
+            uint32_t other = child_find(prefix, hash, parent, salt, of);
+            if (other == POOL_PAGE_NONE) {
+                entry_make(prefix, owner, page, parent, hash, salt, of);
+                made++;
+            } else {
+                page = other;
+            }
+        }
+        cursor->page = page;
+        cursor->serial = prefix->entries[page].serial;
+    }
+    return made;
+}
+
+/* --- evicting --- */
+
+static void heap_put(struct prefix *prefix, uint32_t at, struct prefix_leaf leaf)
+{
+    prefix->heap[at] = leaf;
+    prefix->entries[leaf.page].heap_at = at;
+}
+
+static void heap_sift(struct prefix *prefix, uint32_t at, struct prefix_leaf leaf)
+{
+    while (at && prefix->heap[(at - 1) / 2].used > leaf.used) {
+        heap_put(prefix, at, prefix->heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child + 1 < prefix->heap_count &&
+            prefix->heap[child + 1].used < prefix->heap[child].used)
+            child++;
+        if (child >= prefix->heap_count || prefix->heap[child].used >= leaf.used)
+            break;
+        heap_put(prefix, at, prefix->heap[child]);
+        at = child;
+    }
+    heap_put(prefix, at, leaf);
+}
+
+/* Into the heap, or to its new place there. */
+static void heap_set(struct prefix *prefix, uint32_t page)
+{
+    struct prefix_entry *entry = &prefix->entries[page];
+    uint32_t at = entry->heap_at == POOL_PAGE_NONE ? prefix->heap_count++ : entry->heap_at;
+    heap_sift(prefix, at, (struct prefix_leaf){entry->used, page});
+}
+
+static uint32_t heap_pop(struct prefix *prefix)
+{
+    uint32_t page = prefix->heap[0].page;
+    prefix->entries[page].heap_at = POOL_PAGE_NONE;
+    struct prefix_leaf last = prefix->heap[--prefix->heap_count];
+    if (prefix->heap_count)
+        heap_sift(prefix, 0, last);
+    return page;
+}
+
+/* What fell idle since the last time. */
+static void idle_take(struct prefix *prefix)
+{
+    uint32_t page;
+    while ((page = pool_idle_next(prefix->pool)) != POOL_PAGE_NONE) {
+        prefix->entries[page].used = prefix->entries[page].removed ? 0 : ++prefix->clock;
+        if (!prefix->pool->pages[page].children)
+            heap_set(prefix, page);
+    }
+}
+
+static void evict_one(struct prefix *prefix, uint32_t page)
+{
+    struct prefix_entry *entry = &prefix->entries[page];
+    entry->serial = 0;
+    if (!entry->removed) {
+        bucket_remove(prefix, page);
+        prefix->count--;
+        journal_went(prefix, page);
+    }
+    uint32_t parent = pool_evict(prefix->pool, page);
+    if (parent == POOL_PAGE_NONE)
+        return;
+    struct prefix_entry *above = &prefix->entries[parent];
+    if (above->used < entry->used && !above->removed)
+        above->used = entry->used;
+    const struct pool_page *p = &prefix->pool->pages[parent];
+    if (!p->children && p->state == POOL_CACHED)
+        heap_set(prefix, parent);
+}
+
+uint32_t prefix_evict(struct prefix *prefix, uint32_t count)
+{
+    idle_take(prefix);
+    uint32_t done = 0;
+    while (done < count && prefix->heap_count) {
+        uint32_t page = heap_pop(prefix);
+        const struct pool_page *p = &prefix->pool->pages[page];
+        if (p->state != POOL_CACHED || p->children)
+            continue;
+        evict_one(prefix, page);
+        done++;
+    }
+    return done;
+}
+
+void prefix_remove(struct prefix *prefix, uint32_t page)
+{
+    struct prefix_entry *entry = &prefix->entries[page];
+    assert(entry->serial);
+    if (entry->removed)
+        return;
+    entry->removed = true;
+    entry->used = 0;
+    bucket_remove(prefix, page);
+    prefix->count--;
+    journal_went(prefix, page);
+    if (entry->heap_at != POOL_PAGE_NONE)
+        heap_set(prefix, page);
+}
+
+/* --- another key --- */
+
+/* The hash of `page` and of what is above it, from the highest that is not done yet. */
+static void rehash(struct prefix *prefix, uint32_t page)
+{
+    const struct pool_page *pages = prefix->pool->pages;
+    uint32_t depth = 0;
+    for (; page != POOL_PAGE_NONE && prefix->entries[page].next != page; page = pages[page].parent)
+        prefix->path[depth++] = page;
+    while (depth--) {
+        page = prefix->path[depth];
+        struct prefix_entry *entry = &prefix->entries[page];
+        uint32_t parent = pages[page].parent;
+        struct prefix_hash above = parent == POOL_PAGE_NONE
+                                       ? prefix_hash_root(&prefix->key, entry->salt)
+                                       : prefix->entries[parent].hash;
+        entry->hash =
+            prefix_hash_page(&prefix->key, above, ids_of(prefix, page), prefix->page_tokens);
+        entry->next = page; /* done; its place in a bucket comes after all */
+    }
+}
+
+void prefix_rekey(struct prefix *prefix, const uint8_t key[PREFIX_KEY_BYTES])
+{
+    uint64_t mask = prefix->key.mask;
+    prefix_key_init(key, &prefix->key);
+    prefix->key.mask = mask;
+    memset(prefix->buckets, 0xff, ((size_t)prefix->bucket_mask + 1) * sizeof *prefix->buckets);
+    uint32_t total = prefix->pool->total;
+    for (uint32_t i = 0; i < total; i++)
+        prefix->entries[i].next = POOL_PAGE_NONE;
+    for (uint32_t i = 0; i < total; i++)
+        if (prefix->entries[i].serial)
+            rehash(prefix, i);
+    for (uint32_t i = 0; i < total; i++)
+        if (findable(&prefix->entries[i]))
+            bucket_add(prefix, i);
+    prefix_changes_reset(prefix);
+}
+
+/* --- for tests --- */
+
+static bool entry_consistent(const struct prefix *prefix, uint32_t page)
+{
+    const struct prefix_entry *entry = &prefix->entries[page];
+    const struct pool_page *p = &prefix->pool->pages[page];
+    if ((entry->serial != 0) != p->indexed)
+        return false;
+    if (entry->heap_at != POOL_PAGE_NONE &&
+        (entry->heap_at >= prefix->heap_count || prefix->heap[entry->heap_at].page != page))
+        return false;
+    if (!entry->serial)
+        return entry->heap_at == POOL_PAGE_NONE && entry->added_at == POOL_PAGE_NONE;
+    if (p->state == POOL_CACHED && !p->children && !p->idle && entry->heap_at == POOL_PAGE_NONE)
+        return false; /* it could never be evicted */
+    uint32_t at = *bucket_of(prefix, entry->hash);
+    while (at != page && at != POOL_PAGE_NONE)
+        at = prefix->entries[at].next;
+    return (at == page) == !entry->removed;
+}
+
+bool prefix_consistent(const struct prefix *prefix)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < prefix->pool->total; i++) {
+        if (!entry_consistent(prefix, i))
+            return false;
+        count += findable(&prefix->entries[i]);
+    }
+    for (uint32_t i = 1; i < prefix->heap_count; i++)
+        if (prefix->heap[(i - 1) / 2].used > prefix->heap[i].used)
+            return false;
+    for (uint32_t i = 0; i < prefix->added_count; i++)
+        if (prefix->entries[prefix->added[i]].added_at != i)
+            return false;
+    return count == prefix->count && pool_consistent(prefix->pool);
+}
