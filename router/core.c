@@ -194,12 +194,17 @@ void core_cancel_all(struct core *core, const char *why)
 static struct placement_request want_of(const struct core *core, const struct request *r)
 {
     uint64_t known = (uint64_t)r->prompt.count + r->answer.received;
+    /* the last token of an answer is never computed */
+    uint32_t answer_pages =
+        registry_pages(&core->registry, (uint64_t)r->prompt.count + r->tokens_max - 1);
     return (struct placement_request){
         .prefill_tokens = (uint32_t)known,
         .prefill_pages = registry_pages(&core->registry, known),
-        /* the last token of an answer is never computed */
-        .answer_pages =
-            registry_pages(&core->registry, (uint64_t)r->prompt.count + r->tokens_max - 1),
+        .answer_pages = answer_pages,
+        .decode_pages = answer_pages,
+        .page_tokens = core->registry.identity.page_tokens,
+        .page_bytes = core->registry.identity.page_bytes,
+        .local_prefill_tokens = core->options.local_prefill_tokens,
         .prefill_only = r->tokens_max - r->answer.received == 1,
         .local_only = r->pair_failures >= PAIR_FAILURES_LOCAL,
     };

@@ -21,6 +21,7 @@
 struct core_options {
     uint32_t queue_max, requests_max, replays_max;
     uint64_t node_wait_ns;
+    uint32_t local_prefill_tokens; /* see sched/placement.h */
     /* For durations shown to clients, which are finer than a round of the loop; NULL: the time given to core_time. */
     uint64_t (*clock)(void);
     /* One line for the log about a node (NULL: about none); may be NULL. */

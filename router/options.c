@@ -120,6 +120,16 @@ static const struct config_option table[] = {
      .max = WIRE_NEWEST,
      .help = "newest version of messages to speak with nodes, while older ones are about; 0: all "
              "that it can"},
+    {.key = "local_prefill_tokens",
+     .type = CONFIG_INT,
+     FIELD(local_prefill_tokens),
+     .initial = "0",
+     .min = 0,
+     .max = 1 << 24,
+     .argument = "N",
+     .sections = CONFIG_ROUTER,
+     .help = "a decode node reads a prompt itself when it lacks at most so many tokens of it "
+             "(0: never)"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),

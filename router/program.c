@@ -233,6 +233,7 @@ static enum status core_create(struct program *program, struct err *err)
                                    .requests_max = (uint32_t)o->requests_max,
                                    .replays_max = (uint32_t)o->replays_max,
                                    .node_wait_ns = o->node_wait_ns,
+                                   .local_prefill_tokens = (uint32_t)o->local_prefill_tokens,
                                    .clock = clock_now_ns,
                                    .note = note};
     struct identity_model identity = {.vocab_size = config->vocab,

@@ -67,6 +67,7 @@ void registry_finish(struct registry *registry)
     free(registry->nodes);
     free(registry->views);
     free(registry->links);
+    free(registry->link_kb_per_s);
     free(registry->placement_nodes);
     *registry = (struct registry){0};
 }
@@ -599,6 +600,7 @@ struct placement_view registry_view(struct registry *registry)
         *to = (struct placement_node){
             .role = node->role,
             .serving = true,
+            .shares = true,
             .held = !ready || node->heartbeat < node->held_until,
             .sequences = node->leg_count,
             .sequences_max = node->sequences_max,
@@ -611,6 +613,7 @@ struct placement_view registry_view(struct registry *registry)
     return (struct placement_view){.nodes = registry->placement_nodes,
                                    .node_count = registry->node_count,
                                    .links = registry->links,
+                                   .link_kb_per_s = registry->link_kb_per_s,
                                    .link_stride = registry->node_capacity};
 }
 

@@ -48,7 +48,7 @@
 enum {
     HEARTBEAT_MS = 250,
     NODE_STOPS_AFTER_MS = 2000, /* what nodes are told */
-    NODES_MAX = 1024,
+    NODES_MAX = PLACEMENT_NODES_MAX,
 };
 static const uint64_t node_dead_after_ns = 2500 * NS_PER_MS;
 
@@ -143,6 +143,8 @@ struct registry {
 
     struct link_view *views; /* [capacity * capacity]: row x, column y: what x says of y */
     uint8_t *links;          /* the same shape, enum placement_link */
+    uint32_t *link_kb_per_s; /* the same, as placement_view has it */
+    uint64_t links_seen_ns, links_timed_until_ns; /* see registry_links_refresh */
     struct placement_node *placement_nodes;
 };
 
@@ -207,6 +209,10 @@ bool registry_links_grow(struct registry *registry, size_t capacity, size_t old_
 void registry_links_reset(struct registry *registry, const struct node *node);
 void registry_link_report(struct registry *registry, const struct node *node,
                           const Baton__Node__V1__Link *link);
+/* Before placing: what became of links by the passing of time. */
 void registry_links_refresh(struct registry *registry);
+/* What node `of` has measured on its link to `about`, bytes a second; 0: not yet. `up`: it says that they have met. */
+uint64_t registry_link_rate(const struct registry *registry, const struct node *of,
+                            const struct node *about, bool *up_out);
 
 #endif

@@ -1,7 +1,7 @@
-/* Which node reads a request's prompt (P), and which one decodes its answer (D).
+/* Which node reads a request's prompt (P), which one decodes its answer (D), and from whose cache P fetches what it lacks.
  *
- * Every node can do both; its role is a weight. A pair is worth what its roles say, and of equal pairs the least loaded
- * is taken:
+ * Every node can do both; its role is a weight. A pair is worth what its roles say, and of equal pairs the one that is
+ * estimated to be soonest is taken:
  *
  *                 P of role   prefill  mixed  decode          D of role   decode  mixed  prefill
  *                 penalty        0       1      2             penalty        0      1       2
@@ -13,6 +13,16 @@
  * The best class of pairs is found without looking at load: when all of it is busy the request waits, rather than spoil
  * the other pool. A pair whose link is down does not exist; the next class is taken.
  *
+ * D computes the prompt itself, in the class of the pairs that it stands for, when it lacks at most `local_prefill_tokens`
+ * of it, or when from every P the transfer is estimated to take longer than the prefill on D (by more than slow_floor_us:
+ * estimates of a few milliseconds are noise).
+ *
+ *     estimate =  what waits on P / its rate  +  fetching / the link's rate  +  what P computes then / its rate
+ *               + the pages that D lacks / the link's rate  +  D's sequences as a share of its most, times load_us
+ *
+ * A fetch is worth it where the bytes are sooner there than computed; with a rate that nobody has measured yet it is tried.
+ * Cached pages are hints, and so is all that follows from them: the nodes look, and compute what is not there.
+ *
  * Pure: no clock, no pointer is kept. Owner: any thread. */
 #ifndef BATON_SCHED_PLACEMENT_H
 #define BATON_SCHED_PLACEMENT_H
@@ -20,6 +30,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+enum { PLACEMENT_NODES_MAX = 1024 };
 
 enum placement_role { PLACEMENT_PREFILL, PLACEMENT_MIXED, PLACEMENT_DECODE };
 
@@ -29,32 +41,41 @@ enum placement_link {
     PLACEMENT_LINK_DOWN
 };
 
+enum placement_fetch { PLACEMENT_FETCH_AUTO, PLACEMENT_FETCH_ALWAYS, PLACEMENT_FETCH_OFF };
+
 struct placement_node {
     enum placement_role role;
-    bool serving; /* false: does not exist for placement */
+    bool serving; /* false: takes no work; does not exist for placement */
+    bool shares;  /* its cache may be fetched from; also while it drains */
     bool held; /* exists, but takes nothing just now (said FULL, or no heartbeat since a fault) */
     uint32_t sequences, sequences_max; /* attempts that it holds; most that it may hold */
     uint64_t prefill_tokens;           /* prompt tokens given to it and not computed yet */
     uint32_t prefill_tokens_per_s;     /* measured; 0: not known */
     uint32_t pages_total;
-    uint32_t pages_taken; /* by the attempts given to it, as far as is known */
+    uint32_t pages_taken;  /* by the attempts given to it, as far as is known */
+    uint32_t cached_pages; /* of this request, from its first page on, as far as is known */
 };
 
 struct placement_view {
     const struct placement_node *nodes; /* [node_count] */
-    size_t node_count;
+    size_t node_count;                  /* at most PLACEMENT_NODES_MAX */
     /* enum placement_link from node p to node d at [p * link_stride + d]; NULL: all up */
     const uint8_t *links;
+    /* measured, in units of 1,000 bytes a second, at the same places; 0: not known; NULL: none is */
+    const uint32_t *link_kb_per_s;
     size_t link_stride;
 };
 
 struct placement_request {
     uint32_t prefill_tokens; /* prompt, and what was generated before */
     uint32_t prefill_pages;  /* that these need */
-    uint32_t
-        answer_pages; /* that the whole sequence may come to need, which a decode node takes at once */
-    bool prefill_only; /* the first token ends the answer: no D is needed */
-    bool local_only;   /* no transfer: pairs have failed this request */
+    uint32_t answer_pages;   /* that the whole sequence may come to need: D must have so many */
+    uint32_t decode_pages;   /* that a decode node takes at once; at most answer_pages */
+    uint32_t page_tokens, page_bytes; /* 0: not known, and no cached page counts */
+    bool prefill_only;                /* the first token ends the answer: no D is needed */
+    bool local_only;                  /* no transfer: pairs have failed this request */
+    uint32_t local_prefill_tokens; /* D reads a prompt of which it lacks at most so many; 0: none */
+    enum placement_fetch fetch;
 };
 
 enum placement_result {
@@ -65,8 +86,10 @@ enum placement_result {
 };
 
 struct placement {
-    size_t prefill; /* index into nodes */
-    size_t decode;  /* the same: local; with prefill_only equal to prefill */
+    size_t prefill;       /* index into nodes */
+    size_t decode;        /* the same: local; with prefill_only equal to prefill */
+    size_t fetch;         /* whose cache P fetches from; SIZE_MAX: nobody's */
+    uint32_t fetch_pages; /* of the sequence, from its first one */
 };
 
 /* *placement_out is set with PLACEMENT_FOUND only. */
@@ -79,5 +102,7 @@ enum placement_result placement_choose_decode(const struct placement_view *view,
                                               size_t prefill, size_t not_node, size_t *decode_out);
 /* Some serving node could take part at all, however full. */
 bool placement_covered(const struct placement_view *view);
+/* Pages of the request that need not be computed on this node. The last token's row always is, so that its logits are. */
+uint32_t placement_usable_pages(const struct placement_request *request, uint32_t cached_pages);
 
 #endif

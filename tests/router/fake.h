@@ -20,6 +20,7 @@ struct fake_node {
     bool open, ended;           /* the router ended the stream */
     bool deaf;                  /* takes no messages: the queue is full */
     uint32_t pages, sequences_max;
+    uint32_t prefill_tokens_per_s; /* that it says it has measured */
 };
 
 struct world {
@@ -128,6 +129,7 @@ static inline void fake_beat_alive(struct world *world, struct fake_node *node, 
     Baton__Node__V1__Load load = BATON__NODE__V1__LOAD__INIT;
     load.serving = serving;
     load.pages_total = node->pages;
+    load.prefill_tokens_per_s = node->prefill_tokens_per_s;
     Baton__Node__V1__Heartbeat beat = BATON__NODE__V1__HEARTBEAT__INIT;
     beat.number = ++node->heartbeat;
     beat.load = &load;
@@ -213,14 +215,22 @@ static inline void fake_die(struct world *world, struct fake_node *node)
     core_schedule(&world->core);
 }
 
-static inline void fake_link(struct world *world, struct fake_node *from, struct fake_node *to,
-                             bool up)
+/* `bytes_per_s`: what `from` has measured; 0: nothing yet. */
+static inline void fake_link_rate(struct world *world, struct fake_node *from, struct fake_node *to,
+                                  bool up, uint64_t bytes_per_s)
 {
     Baton__Node__V1__Link link = BATON__NODE__V1__LINK__INIT;
     link.peer = (char *)to->name;
     link.peer_incarnation = to->incarnation;
     link.up = up;
+    link.bytes_per_s = bytes_per_s;
     fake_say(world, from, BATON__NODE__V1__NODE_MESSAGE__KIND_LINK, &link);
+}
+
+static inline void fake_link(struct world *world, struct fake_node *from, struct fake_node *to,
+                             bool up)
+{
+    fake_link_rate(world, from, to, up, 0);
 }
 
 static inline Baton__Node__V1__AttemptId fake_id(const Baton__Node__V1__AttemptId *id)

@@ -396,6 +396,58 @@ TEST(registry, links_decide_where_a_transfer_may_go)
     world_finish(&world);
 }
 
+TEST(registry, time_alone_changes_links_too)
+{
+    struct world world;
+    world_init(&world);
+    struct fake_node *p = fake_add(&world, 0, "prefill-0", BATON__NODE__V1__ROLE__ROLE_PREFILL);
+    struct fake_node *d = fake_add(&world, 1, "decode-0", BATON__NODE__V1__ROLE__ROLE_DECODE);
+    fake_connect(&world, p);
+    fake_connect(&world, d);
+    struct registry *registry = &world.core.registry;
+    struct placement_view view = registry_view(registry);
+    CHECK_INT(view.links[1], PLACEMENT_LINK_UNKNOWN);
+    world.now_ns += 2 * NS_PER_S;
+    core_time(&world.core, world.now_ns, 0);
+    CHECK_INT(registry_view(registry).links[1], PLACEMENT_LINK_UNKNOWN);
+    world.now_ns += 1;
+    core_time(&world.core, world.now_ns, 0);
+    CHECK_INT(registry_view(registry).links[1],
+              PLACEMENT_LINK_UP); /* nothing was said: worth a try */
+    registry_pair_failed(registry, find(&world, "prefill-0"), find(&world, "decode-0"));
+    for (int i = 0; i < 10; i++) {
+        world.now_ns += NS_PER_S;
+        core_time(&world.core, world.now_ns, 0);
+        CHECK_INT(registry_view(registry).links[1], PLACEMENT_LINK_DOWN);
+    }
+    world.now_ns += 1;
+    core_time(&world.core, world.now_ns, 0);
+    CHECK_INT(registry_view(registry).links[1], PLACEMENT_LINK_UP);
+    world_finish(&world);
+}
+
+TEST(registry, rates_are_the_receivers_own_where_it_has_one)
+{
+    struct world world;
+    world_pd(&world, 1);
+    struct registry *registry = &world.core.registry;
+    size_t p = find(&world, "prefill-0")->slot, d = find(&world, "decode-0")->slot;
+#define RATE(from, to) (registry_view(registry).link_kb_per_s[from * registry->node_capacity + to])
+    CHECK_INT(RATE(p, d), 0);
+    fake_link_rate(&world, &world.nodes[0], &world.nodes[1], true, 5000000);
+    CHECK_INT(RATE(p, d), 5000);
+    CHECK_INT(RATE(d, p), 5000);
+    fake_link_rate(&world, &world.nodes[1], &world.nodes[0], true, 700);
+    CHECK_INT(RATE(p, d), 1); /* never 0 once it was measured */
+    CHECK_INT(RATE(d, p), 5000);
+    fake_link_rate(&world, &world.nodes[1], &world.nodes[0], true, UINT64_MAX);
+    CHECK(RATE(p, d) == UINT32_MAX);
+    fake_die(&world, &world.nodes[1]);
+    fake_connect(&world, &world.nodes[1]);
+    CHECK_INT(RATE(p, d), 0);
+    world_finish(&world);
+}
+
 TEST(registry, leaving_is_no_death)
 {
     struct world world;
@@ -425,6 +477,26 @@ TEST(registry, many_nodes)
         fake_connect(&world, &nodes[i]);
     }
     CHECK_INT(registry_view(&world.core.registry).node_count, 40);
+    /* what was said before the tables grew is still known */
+    fake_link_rate(&world, &nodes[3], &nodes[39], true, 4000000);
+    static struct fake_node more[90];
+    static char more_names[90][24];
+    for (int i = 0; i < 90; i++) {
+        snprintf(more_names[i], sizeof more_names[i], "more-%d", i);
+        more[i] = (struct fake_node){.name = more_names[i],
+                                     .role = BATON__NODE__V1__ROLE__ROLE_MIXED,
+                                     .pages = 10,
+                                     .sequences_max = 4};
+        fake_connect(&world, &more[i]);
+    }
+    struct placement_view view = registry_view(&world.core.registry);
+    size_t pair = find(&world, names[3])->slot * view.link_stride + find(&world, names[39])->slot;
+    CHECK_INT(view.links[pair], PLACEMENT_LINK_UP);
+    CHECK_INT(view.link_kb_per_s[pair], 4000);
+    for (int i = 0; i < 90; i++) {
+        fake_die(&world, &more[i]);
+        fake_forget(&more[i]);
+    }
     for (int i = 0; i < 40; i++) {
         CHECK_INT(find(&world, names[i])->state, NODE_SERVING);
         fake_die(&world, &nodes[i]);

@@ -175,6 +175,32 @@ TEST(request, mixed_nodes_get_one_assignment)
     world_finish(&world);
 }
 
+TEST(request, a_short_prompt_and_one_behind_a_slow_link_are_read_on_d)
+{
+    struct world world;
+    struct fake_client clients[3];
+    struct request *r[3];
+    world_pd(&world, 1);
+    world.core.options.local_prefill_tokens = 30;
+    struct fake_node *p = &world.nodes[0], *d = &world.nodes[1];
+    r[0] = fake_admit(&world, &clients[0], 30, 3);
+    const Baton__Node__V1__Assign *assign = fake_assigned(d);
+    CHECK(assign && assign->leg == BATON__NODE__V1__LEG__LEG_LOCAL && !fake_assigned(p));
+    r[1] = fake_admit(&world, &clients[1], 31, 3);
+    CHECK(fake_assigned(p) && fake_assigned(d)->leg == BATON__NODE__V1__LEG__LEG_DECODE);
+    p->prefill_tokens_per_s = 1000;
+    fake_beat(&world, p);
+    fake_link_rate(&world, d, p, true, 10000); /* 60 pages of 4 kB: 24 s */
+    r[2] = fake_admit(&world, &clients[2], 960, 3);
+    assign = fake_assigned(d);
+    CHECK(assign && assign->leg == BATON__NODE__V1__LEG__LEG_LOCAL && !fake_assigned(p));
+    for (int i = 0; i < 3; i++) {
+        core_cancel(&world.core, r[i], STATUS_CANCELLED);
+        core_release(&world.core, r[i]);
+    }
+    world_finish(&world);
+}
+
 /* --- refusals --- */
 
 TEST(request, a_full_prefill_node_is_asked_again_after_a_newer_heartbeat)
