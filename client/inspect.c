@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "kernels/backend.h"
 #include "model/model.h"
 
 struct inspect_options {
@@ -73,8 +74,13 @@ static void print_model(const struct model_file *model)
     printf("rope           base %g, %u of %u dimensions\n", (double)config->rope_base,
            config->rope_dims, config->head_dim);
     printf("output         %s\n", config->tied_output ? "tied to the embedding" : "its own");
-    printf("KV a token     %.1f KB in f16\n",
-           (double)config->layers * config->kv_heads * config->head_dim * 2 * 2 / 1e3);
+    printf("KV a token    ");
+    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+        printf("%s %.1f KB in %s", type ? "," : "",
+               2.0 * config->layers * config->kv_heads *
+                   kern_kv_head_bytes((enum kern_kv_type)type, config->head_dim) / 1e3,
+               kern_kv_type_name((enum kern_kv_type)type));
+    printf("\n");
     printf("chat           %s\n", model->chat ? "known format" : model->chat_refusal.message);
     print_types(model->gguf);
 }

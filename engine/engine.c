@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    KV_LAYOUT_VERSION = 1, /* [page][layer]{K [kv_head][dim][token], V [kv_head][token][dim]} */
+    KV_LAYOUT_VERSION = 1, /* docs/NUMERICS.md, "KV cache" */
     ROWS_MAX_DEFAULT = 512,
     SEQS_MAX_DEFAULT = 64,
     COPIES_MAX_DEFAULT = 64,
@@ -53,8 +53,8 @@ static enum status geometry_init(struct engine *engine, const struct engine_opti
                                  struct err *err)
 {
     struct engine_info *info = &engine->info;
-    uint64_t element = options->kv_type == KERN_KV_F16 ? 2 : 4;
-    uint64_t layer_token_bytes = 2 * element * info->kv_heads * info->head_dim;
+    uint64_t layer_token_bytes =
+        2 * info->kv_heads * (uint64_t)kern_kv_head_bytes(options->kv_type, info->head_dim);
     info->page_tokens = options->page_tokens ? options->page_tokens
                                              : page_tokens_choose(layer_token_bytes, info->layers);
     uint32_t tokens = info->page_tokens;

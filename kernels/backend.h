@@ -33,9 +33,12 @@
 #include "base/err.h"
 #include "kernels/types.h"
 
-enum kern_kv_type { KERN_KV_F32, KERN_KV_F16, KERN_KV_TYPE_COUNT };
-const char *kern_kv_type_name(enum kern_kv_type type); /* "f32", "f16" */
+/* How the cache stores keys and values: docs/NUMERICS.md, "KV cache". INT8 has a scale for each head and position. */
+enum kern_kv_type { KERN_KV_F32, KERN_KV_F16, KERN_KV_INT8, KERN_KV_TYPE_COUNT };
+const char *kern_kv_type_name(enum kern_kv_type type); /* "f32", "f16", "int8" */
 bool kern_kv_type_parse(const char *name, enum kern_kv_type *type_out);
+/* Bytes of one head's K, or V, at one position, with its scale. */
+uint32_t kern_kv_head_bytes(enum kern_kv_type type, uint32_t head_dim);
 
 struct kern_ops;
 struct kern_device {
@@ -188,8 +191,8 @@ struct kern_rope_desc {
 };
 
 struct kern_kv_desc {
-    uint32_t layers, kv_heads, head_dim;
-    uint32_t page_tokens; /* 16, 32, 64, 128 */
+    uint32_t layers, kv_heads, head_dim; /* head_dim is even */
+    uint32_t page_tokens;                /* 16, 32, 64, 128 */
     uint32_t page_count;
     enum kern_kv_type type;
     bool poison; /* tests: the pool starts as NaN instead of zero */

@@ -1,26 +1,9 @@
-/* What all backends share: their names, the KV types' names, and the cancel flags. See backend.h. */
+/* What all backends share: their names, and the cancel flags. See backend.h. */
 #include "kernels/backend.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char *const kv_type_names[KERN_KV_TYPE_COUNT] = {"f32", "f16"};
-
-const char *kern_kv_type_name(enum kern_kv_type type)
-{
-    return kv_type_names[type];
-}
-
-bool kern_kv_type_parse(const char *name, enum kern_kv_type *type_out)
-{
-    for (int i = 0; i < KERN_KV_TYPE_COUNT; i++)
-        if (strcmp(name, kv_type_names[i]) == 0) {
-            *type_out = (enum kern_kv_type)i;
-            return true;
-        }
-    return false;
-}
 
 enum status kern_backend_find(const char *name, const struct kern_backend **backend_out,
                               struct err *err)

@@ -7,7 +7,8 @@ size_t cpu_attention_scratch_floats(uint32_t head_dim)
 {
     size_t running = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX * (2 + head_dim);
     size_t one_row = (size_t)KERN_GROUP_MAX * (ATTENTION_BLOCK + head_dim);
-    return running + one_row;
+    size_t queries = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX * (1 + (head_dim + 1) / 2);
+    return running + one_row + queries;
 }
 
 const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level isa)
@@ -43,7 +44,8 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         return;
     const struct kern_seq *seq = &step->seqs[tile->seq];
     uint32_t group = a->desc.heads / kv->kv_heads;
-    uint64_t head_bytes = a->kv->half_bytes / kv->kv_heads;
+    uint64_t head_bytes = a->kv->values_bytes / kv->kv_heads;
+    uint64_t head_scales = a->kv->scales_bytes / kv->kv_heads;
     const uint8_t *layer = cpu_kv_layer(a->kv, 0, a->desc.layer);
     size_t row_stride = (size_t)a->desc.heads * kv->head_dim;
     size_t offset = tile->row_begin * row_stride + (size_t)kv_head * group * kv->head_dim;
@@ -59,7 +61,9 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         .scale = a->desc.scale,
         .blocks = step->blocks + seq->block_begin,
         .k = layer + kv_head * head_bytes,
-        .v = layer + a->kv->half_bytes + kv_head * head_bytes,
+        .v = layer + a->kv->values_bytes + kv_head * head_bytes,
+        .k_scales = layer + 2 * a->kv->values_bytes + kv_head * head_scales,
+        .v_scales = layer + 2 * a->kv->values_bytes + a->kv->scales_bytes + kv_head * head_scales,
         .page_bytes = a->kv->page_bytes,
         .scratch = a->scratch[worker].attention,
     };

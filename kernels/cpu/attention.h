@@ -29,8 +29,8 @@ struct cpu_rope_row {
     uint32_t page_tokens, token; /* the row's place in its page */
     float *q, *k;
     const float *v;
-    void *k_page,
-        *v_page; /* [kv_heads][head_dim][page_tokens], [kv_heads][page_tokens][head_dim] */
+    void *k_page, *v_page;     /* this layer's K and V in the row's page: device.h draws them */
+    void *k_scales, *v_scales; /* [kv_heads][page_tokens], where the type has scales */
 };
 
 struct cpu_attention_tile {
@@ -42,13 +42,15 @@ struct cpu_attention_tile {
     uint32_t position;    /* of the first row */
     uint32_t head_dim, page_tokens;
     float scale;
-    const uint32_t *blocks; /* the sequence's block table */
-    const uint8_t *k, *v;   /* this KV head and layer in page 0 */
-    uint64_t page_bytes;    /* from one page to the next */
-    float *scratch;         /* [cpu_attention_scratch_floats] */
+    const uint32_t *blocks;             /* the sequence's block table */
+    const uint8_t *k, *v;               /* this KV head and layer in page 0 */
+    const uint8_t *k_scales, *v_scales; /* likewise [page_tokens], where the type has scales */
+    uint64_t page_bytes;                /* from one page to the next */
+    float *scratch;                     /* [cpu_attention_scratch_floats] */
 };
 
-/* Room for one tile's running results, (2 + head_dim) a row and head, and for one row's scores and partial outputs. */
+/* Room for one tile's running results, (2 + head_dim) a row and head, for one row's scores and partial outputs, and for the
+ * tile's queries as 16-bit integers with a factor each (int8). */
 size_t cpu_attention_scratch_floats(uint32_t head_dim);
 
 struct cpu_attention_kernels {

@@ -6,25 +6,20 @@
  * Blocks are the outer loop, rows the inner one: a block's K and V (16 to 32 KB) stay in the first-level cache while all
  * rows of the tile pass. Masked positions: their scores are computed (whatever the page holds), then replaced by 0 after
  * exp, and the chain over positions ends before them. */
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_avx2.h"
 
-#include <immintrin.h>
 #include <string.h>
 
-#include "kernels/cpu/mathf_avx2.h"
+#include "kernels/cpu/attention_int8.h"
 
 #define HALF_FROM_FLOAT(x) ((uint16_t)_cvtss_sh((x), _MM_FROUND_TO_NEAREST_INT))
 #include "kernels/cpu/rope_row.h"
-
-enum { LANES = 8, GROUP_CHUNK = 4, PREFETCH_ROWS = 2 };
 
 /* A k-major operand: row k starts b + k * stride elements. */
 struct operand {
     const void *data;
     size_t stride;
 };
-
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 ALWAYS_INLINE __m256 operand_load(const struct operand *b, int half, size_t at)
 {
@@ -99,47 +94,6 @@ ALWAYS_INLINE void product_any(int half, uint32_t nq, const float *a, size_t a_s
     }
 }
 
-/* score[0..63] becomes exp(scale * score - max), 0 from `count` on. Returns max; the sum in sum_out. */
-static float softmax_block(float *score, uint32_t count, float scale, float *sum_out)
-{
-    const __m256 minus_infinity = _mm256_set1_ps(-__builtin_inff());
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256 value[ATTENTION_BLOCK / LANES], best = minus_infinity;
-    for (int v = 0; v < ATTENTION_BLOCK / LANES; v++) {
-        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(score + v * LANES), _mm256_set1_ps(scale));
-        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - v * LANES), lane);
-        value[v] = _mm256_blendv_ps(minus_infinity, scaled, _mm256_castsi256_ps(valid));
-        best = _mm256_max_ps(value[v], best); /* `best` where the value is NaN */
-    }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(best), _mm256_extractf128_ps(best, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    m = _mm_max_ss(m, _mm_movehdup_ps(m));
-    float max = _mm_cvtss_f32(m);
-    __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
-    for (int v = 0; v < ATTENTION_BLOCK / LANES; v++) {
-        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - v * LANES), lane);
-        __m256 e = mathf8_exp(_mm256_sub_ps(value[v], _mm256_set1_ps(max)));
-        e = _mm256_and_ps(e, _mm256_castsi256_ps(valid));
-        _mm256_storeu_ps(score + v * LANES, e);
-        if (v % 2 == 0)
-            low = _mm256_add_ps(low, e);
-        else
-            high = _mm256_add_ps(high, e);
-    }
-    *sum_out = mathf8_sum16(low, high);
-    return max;
-}
-
-/* running = running * keep + partial * add */
-static void merge(float *running, const float *partial, uint32_t count, float keep, float add)
-{
-    for (uint32_t i = 0; i < count; i += LANES) {
-        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(partial + i), _mm256_set1_ps(add));
-        _mm256_storeu_ps(running + i, _mm256_fmadd_ps(_mm256_loadu_ps(running + i),
-                                                      _mm256_set1_ps(keep), scaled));
-    }
-}
-
 /* Asks for one operand (K or V: `base`, `row_bytes` a position) of the block at `begin`: pages lie far apart, so the
  * hardware's prefetcher starts anew in each. For tiles of few rows, which are bound by memory. */
 static void prefetch_block(const struct cpu_attention_tile *tile, const uint8_t *base,
@@ -202,22 +156,9 @@ ALWAYS_INLINE void attend_block(const struct cpu_attention_tile *tile, int half,
         product_any(half, nq, score + at, ATTENTION_BLOCK, v, span, dim, out, dim, at > 0);
         at += span;
     }
-    for (uint32_t g = 0; g < nq; g++) {
-        if (begin == 0) {
-            running_max[g] = max[g];
-            running_sum[g] = sum[g];
-            continue;
-        }
-        float new_max = max[g] > running_max[g] ? max[g] : running_max[g];
-        /* two exponentials at once: lanes 0 and 1 */
-        __m256 both = mathf8_exp(_mm256_castps128_ps256(
-            _mm_setr_ps(running_max[g] - new_max, max[g] - new_max, 0.0f, 0.0f)));
-        float keep = _mm256_cvtss_f32(both),
-              add = _mm_cvtss_f32(_mm_movehdup_ps(_mm256_castps256_ps128(both)));
-        merge(running + (size_t)g * dim, partial + (size_t)g * dim, dim, keep, add);
-        running_sum[g] = __builtin_fmaf(running_sum[g], keep, sum[g] * add);
-        running_max[g] = new_max;
-    }
+    for (uint32_t g = 0; g < nq; g++)
+        merge_block(begin == 0, max[g], sum[g], partial + (size_t)g * dim, dim, running_max + g,
+                    running_sum + g, running + (size_t)g * dim);
 }
 
 ALWAYS_INLINE void tile_avx2(const struct cpu_attention_tile *tile, int half)
@@ -243,15 +184,7 @@ ALWAYS_INLINE void tile_avx2(const struct cpu_attention_tile *tile, int half)
             }
         }
     }
-    for (uint32_t r = 0; r < tile->rows; r++)
-        for (uint32_t g = 0; g < group; g++) {
-            size_t state = (size_t)r * group + g;
-            float *out = tile->out + r * tile->row_stride + (size_t)g * dim;
-            __m256 inverse = _mm256_set1_ps(1.0f / running_sum[state]);
-            for (uint32_t i = 0; i < dim; i += LANES)
-                _mm256_storeu_ps(
-                    out + i, _mm256_mul_ps(_mm256_loadu_ps(running + state * dim + i), inverse));
-        }
+    tile_finish(tile, running_sum, running);
 }
 
 static void tile_f32(const struct cpu_attention_tile *tile)
@@ -271,6 +204,6 @@ static void tile_f16(const struct cpu_attention_tile *tile)
 }
 
 const struct cpu_attention_kernels cpu_attention_avx2 = {
-    .rope_kv = {rope_kv_f32, rope_kv_f16},
-    .tile = {tile_f32, tile_f16},
+    .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_avx2_kv_int8_rope},
+    .tile = {tile_f32, tile_f16, cpu_avx2_kv_int8_tile},
 };

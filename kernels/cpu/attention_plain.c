@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/attention_int8.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/mathf.h"
 
@@ -95,6 +96,6 @@ static void tile_f16(const struct cpu_attention_tile *tile)
 }
 
 const struct cpu_attention_kernels cpu_attention_plain = {
-    .rope_kv = {rope_kv_f32, rope_kv_f16},
-    .tile = {tile_f32, tile_f16},
+    .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_plain_kv_int8_rope},
+    .tile = {tile_f32, tile_f16, cpu_plain_kv_int8_tile},
 };

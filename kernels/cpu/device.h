@@ -72,18 +72,24 @@ struct kern_rope {
     float *cos, *sin;
 };
 
-/* [page][layer]{K [kv_head][head_dim][page_tokens], V [kv_head][page_tokens][head_dim]} */
+/* One layer of one page; everything begins at a multiple of 16 bytes:
+ *
+ *     f32, f16   K [kv_head][head_dim][page_tokens]         V [kv_head][page_tokens][head_dim]
+ *     int8       K [kv_head][head_dim / 2][page_tokens][2]  V [kv_head][page_tokens / 2][head_dim][2]
+ *                then the scales of K, and of V, [kv_head][page_tokens] bfloat16 each */
 struct kern_kv {
     struct cpu_device *device;
     struct kern_kv_desc desc;
     struct cpu_region region;
-    uint64_t half_bytes; /* K, or V, of one layer of one page */
+    uint64_t values_bytes; /* K, or V, of one layer of one page */
+    uint64_t scales_bytes; /* their scales; 0 where the type has none */
+    uint64_t layer_bytes;  /* 2 (values + scales) */
     uint64_t page_bytes;
 };
 
 static inline uint8_t *cpu_kv_layer(const struct kern_kv *kv, uint32_t page, uint32_t layer)
 {
-    return (uint8_t *)kv->region.data + page * kv->page_bytes + layer * 2 * kv->half_bytes;
+    return (uint8_t *)kv->region.data + page * kv->page_bytes + layer * kv->layer_bytes;
 }
 
 /* Working memory of one compute thread. */

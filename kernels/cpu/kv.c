@@ -19,9 +19,11 @@ enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc 
         return STATUS_MEMORY;
     kv->device = cpu_device_of(device);
     kv->desc = *desc;
-    uint64_t element = desc->type == KERN_KV_F16 ? 2 : 4;
-    kv->half_bytes = element * desc->kv_heads * desc->head_dim * desc->page_tokens;
-    kv->page_bytes = 2 * kv->half_bytes * desc->layers;
+    uint64_t rows = (uint64_t)desc->kv_heads * desc->page_tokens;
+    kv->scales_bytes = desc->type == KERN_KV_INT8 ? rows * sizeof(uint16_t) : 0;
+    kv->layer_bytes = 2 * rows * kern_kv_head_bytes(desc->type, desc->head_dim);
+    kv->values_bytes = kv->layer_bytes / 2 - kv->scales_bytes;
+    kv->page_bytes = kv->layer_bytes * desc->layers;
     enum status status =
         cpu_region_create(kv->device, kv->page_bytes * desc->page_count, &kv->region);
     if (status != STATUS_OK) {
@@ -39,12 +41,12 @@ enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc 
 
 uint64_t cpu_kv_layer_bytes(const struct kern_kv *kv)
 {
-    return 2 * kv->half_bytes;
+    return kv->layer_bytes;
 }
 
 static size_t piece_bytes(const struct kern_kv *kv, struct kern_piece piece)
 {
-    return (piece.layer_end - piece.layer_begin) * 2 * kv->half_bytes;
+    return (piece.layer_end - piece.layer_begin) * kv->layer_bytes;
 }
 
 void *cpu_kv_piece_host(struct kern_kv *kv, struct kern_piece piece)

@@ -5,7 +5,8 @@
  *     x'[2i]   = fmaf(x[2i], c, -(x[2i+1] * s))
  *     x'[2i+1] = fmaf(x[2i], s,   x[2i+1] * c)
  *
- * K goes to its page dimension-major, so that attention's lanes are positions; V row by row. */
+ * K goes to its page dimension-major, so that attention's lanes are positions; V row by row. int8 is quantised on the way,
+ * and both go in pairs (attention_int8.h). */
 #include "kernels/cpu/device.h"
 
 #include <assert.h>
@@ -93,7 +94,9 @@ static void rope_kv_item(void *context, uint32_t item, unsigned worker)
             .k = a->k + (size_t)r * kv->kv_heads * kv->head_dim,
             .v = a->v + (size_t)r * kv->kv_heads * kv->head_dim,
             .k_page = layer,
-            .v_page = layer + a->kv->half_bytes,
+            .v_page = layer + a->kv->values_bytes,
+            .k_scales = layer + 2 * a->kv->values_bytes,
+            .v_scales = layer + 2 * a->kv->values_bytes + a->kv->scales_bytes,
         };
         a->kernels->rope_kv[kv->type](&row);
     }

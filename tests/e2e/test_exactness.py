@@ -128,6 +128,33 @@ def test_int8_compute_float_kv():
     check("prefill_decode", "int8", "f32")
 
 
+def test_int8_kv_alone_equals_crowded():
+    want = reference("int8", "int8")
+    assert want != reference("int8", "f16"), "the type of the KV cache makes no difference"
+    with Cluster(tiny_model(), mixed=1, node_args=["--kv-type", "int8"]) as cluster:
+        assert crowded(cluster, JOBS) == want
+
+
+def test_int8_kv_handed_over():
+    check("prefill_decode", kv_type="int8")
+
+
+def test_int8_kv_chunk_64():
+    check("chunk_64", kv_type="int8")
+
+
+def test_int8_kv_opaque_backend():
+    check("opaque", kv_type="int8")
+
+
+def test_int8_kv_page_16():
+    check("page_16", kv_type="int8")
+
+
+def test_float_compute_int8_kv():
+    check("two_prefill_two_decode", "f32", "int8")
+
+
 def test_every_file_type_in_both_modes():
     """A file of each weight type answers the same on one node and handed over, and float mode tells the types apart."""
     prompt = JOBS[3][1]

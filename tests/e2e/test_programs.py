@@ -173,6 +173,14 @@ def test_unreadable_model_and_port_in_use():
 def test_inspect():
     result = run(BATON, "inspect", tiny_model())
     assert result.returncode == 0 and "llama" in result.stdout and "49152" in result.stdout
+    sizes = {kind: float(size) for size, kind in re.findall(r"([\d.]+) KB in (\w+)", result.stdout)}
+    assert set(sizes) == {"f32", "f16", "int8"} and sizes["int8"] < sizes["f16"] < sizes["f32"], result.stdout
+
+
+def test_fp8_kv_is_refused():
+    for program in ("baton-prefill", "baton-decode"):
+        result = run(os.path.join(BUILD, program), "-m", tiny_model(), "--kv-type", "fp8")
+        assert result.returncode == 2 and '--kv-type: "fp8" is not built yet' in result.stderr, result
 
 
 if __name__ == "__main__":

@@ -247,6 +247,7 @@ def test_mismatched_nodes_are_refused_with_the_field_named():
         cases = [([], other_model(folder, "--seed", "99"), "model_hash"),
                  (["--compute", "f32"], tiny_model(), "arithmetic"),
                  (["--kv-type", "f32"], tiny_model(), "kv_type"),
+                 (["--kv-type", "int8"], tiny_model(), "kv_type"),
                  (["--page-tokens", "32"], tiny_model(), "page_tokens")]
         for i, (flags, model, word) in enumerate(cases):
             process = cluster._add(f"odd-{i}", "baton-decode", [

@@ -274,17 +274,24 @@ TEST(engine, step_refuses_what_does_not_fit)
 
 TEST(engine, pieces_move_and_are_verified)
 {
-    static const char *const backends[] = {"cpu", "opaque"};
+    static const struct {
+        const char *backend;
+        enum kern_kv_type kv_type;
+    } cases[] = {{"cpu", KERN_KV_F16},
+                 {"opaque", KERN_KV_F16},
+                 {"cpu", KERN_KV_INT8},
+                 {"opaque", KERN_KV_INT8}};
     struct model_file *model = harness_model();
     struct job there, here;
     uint32_t vocab = model->config.vocab;
     struct run_options run = {.chunk = 512};
-    for (int b = 0; b < 2; b++) {
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct engine_options options = options_make();
-        options.backend = backends[b];
+        options.backend = cases[c].backend;
+        options.kv_type = cases[c].kv_type;
         options.samples_max = 256;
         struct engine *from = harness_engine(model, options), *to = harness_engine(model, options);
-        CHECK((engine_piece_host(from, 0, 0) == NULL) == (b == 1));
+        CHECK((engine_piece_host(from, 0, 0) == NULL) == (c % 2 == 1));
         job_init(&there, 3, 100, 20, vocab);
         jobs_run(from, &there, 1, &run, 0);
         /* the prompt's pages (100 positions: 3 full, 1 partly) as they are after the whole answer */
@@ -352,7 +359,7 @@ TEST(engine, pieces_move_and_are_verified)
 }
 
 /* A token whose embedding overflows the norm: its request fails, in that step and later ones; the others' bits stay. */
-TEST(engine, nonfinite_fails_alone)
+static void nonfinite_check(enum kern_kv_type kv_type)
 {
     const char *path = getenv("BATON_ENGINE_MODEL_F32");
     CHECK(path);
@@ -377,6 +384,7 @@ TEST(engine, nonfinite_fails_alone)
     struct engine_options options = options_make();
     options.samples_max = 512;
     options.compute = KERN_COMPUTE_F32;
+    options.kv_type = kv_type;
     struct engine *engine = harness_engine(model, options);
     static struct job alone[3], mixed[3];
     struct run_options run = {.chunk = 16};
@@ -403,6 +411,12 @@ TEST(engine, nonfinite_fails_alone)
     engine_destroy(engine);
     model_close(model);
     free(data);
+}
+
+TEST(engine, nonfinite_fails_alone)
+{
+    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+        nonfinite_check((enum kern_kv_type)type);
 }
 
 TEST(engine, options_are_refused_by_name)
@@ -457,6 +471,17 @@ TEST(engine, geometry_is_chosen)
     CHECK_INT(info->page_bytes, 5 * 2 * 2 * 2 * 32 * 128);
     CHECK_INT(info->page_count, (4 << 20) / info->page_bytes);
     CHECK_STR(info->arithmetic, "int8/kv-f16/layout-1");
+    uint64_t f16_bytes = info->page_bytes;
+    engine_destroy(engine);
+    options.kv_type = KERN_KV_INT8;
+    engine = harness_engine(model, options);
+    info = engine_info(engine);
+    CHECK_INT(info->page_tokens, 128);
+    CHECK_INT(info->page_bytes, 5 * 2 * 2 * (32 + 2) * 128);
+    CHECK_INT(info->piece_bytes, 2 * 2 * (32 + 2) * 128);
+    CHECK_INT(info->kv_bytes_per_token * 128, info->page_bytes);
+    CHECK(info->page_bytes * 100 <= f16_bytes * 56); /* in the pool, and on the wire */
+    CHECK_STR(info->arithmetic, "int8/kv-int8/layout-1");
     engine_destroy(engine);
     model_close(model);
 }

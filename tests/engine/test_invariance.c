@@ -98,6 +98,9 @@ TEST(invariance, batch_mates)
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, base_run(), JOBS, "batch f32");
     check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, base_run(), JOBS, "batch int8");
     check_together(KERN_COMPUTE_INT8, KERN_KV_F32, options, base_run(), JOBS, "batch int8 kv f32");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, base_run(), JOBS,
+                   "batch int8 kv int8");
+    check_together(KERN_COMPUTE_F32, KERN_KV_INT8, options, base_run(), JOBS, "batch f32 kv int8");
 }
 
 /* The instruction sets of this machine against the plain definition (slow: fewer and shorter requests). */
@@ -109,18 +112,24 @@ TEST(invariance, plain_is_the_definition)
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, base_run(), 9, "isa f32 kv f32");
     check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, base_run(), 11, "isa int8 kv f16");
     check_together(KERN_COMPUTE_F32, KERN_KV_F16, options, base_run(), 8, "isa f32 kv f16");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, base_run(), 11, "isa int8 kv int8");
     options.isa = "plain";
     check_together(KERN_COMPUTE_INT8, KERN_KV_F32, options, (struct run_options){.chunk = 20}, 9,
                    "plain together");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, (struct run_options){.chunk = 20}, 9,
+                   "plain together kv int8");
 }
 
 TEST(invariance, chunk_sizes)
 {
     static const uint32_t chunks[] = {1, 7, 16, 64, 100};
     struct engine_options options = base_options(0, 0);
-    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++)
+    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
         check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options,
                        (struct run_options){.chunk = chunks[i]}, JOBS, "chunk int8");
+        check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options,
+                       (struct run_options){.chunk = chunks[i]}, JOBS, "chunk int8 kv int8");
+    }
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, (struct run_options){.chunk = 16}, JOBS,
                    "chunk f32");
 }
@@ -131,6 +140,9 @@ TEST(invariance, threads)
     for (unsigned threads = 2; threads <= 5; threads++) {
         options.threads = threads;
         check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, base_run(), JOBS, "threads");
+        /* items end at odd rows: two threads write the halves of one V pair */
+        check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, (struct run_options){.chunk = 51},
+                       JOBS, "threads kv int8");
     }
 }
 
@@ -142,6 +154,8 @@ TEST(invariance, page_sizes_and_runs)
         options.layer_run = tokens / 32 + 1;
         check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, (struct run_options){.chunk = 50},
                        JOBS, "page size");
+        check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, (struct run_options){.chunk = 50},
+                       JOBS, "page size kv int8");
     }
 }
 
@@ -152,6 +166,7 @@ TEST(invariance, one_step_in_flight)
     struct run_options run = {.chunk = 64, .in_flight = true};
     check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, run, JOBS, "in flight int8");
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, run, JOBS, "in flight f32");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, run, JOBS, "in flight kv int8");
 }
 
 TEST(invariance, opaque_backend)
@@ -161,6 +176,7 @@ TEST(invariance, opaque_backend)
     options.threads = 2;
     struct run_options run = {.chunk = 64, .in_flight = true};
     check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, run, JOBS, "opaque int8");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, run, JOBS, "opaque kv int8");
     run.in_flight = false;
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, run, JOBS, "opaque f32");
 }
@@ -172,7 +188,9 @@ TEST(invariance, stale_pages_do_no_harm)
     struct run_options run = {.chunk = 40, .skip_zeroing = true};
     check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, run, JOBS, "NaN pages f16");
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, run, JOBS, "NaN pages f32");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, run, JOBS, "NaN pages int8");
     options.isa = "plain";
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, run, 8, "NaN pages plain int8");
     check_together(KERN_COMPUTE_INT8, KERN_KV_F32, options, run, 8, "NaN pages plain");
     options.isa = "auto";
     options.page_tokens = 16;

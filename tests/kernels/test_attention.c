@@ -39,8 +39,9 @@ static size_t scratch_bytes(uint32_t head_dim)
 static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_kv_type type,
                                            uint8_t **pool_out, uint32_t *blocks, float **q_out)
 {
-    size_t element = type == KERN_KV_F16 ? 2 : 4;
-    size_t half = element * shape->head_dim * shape->page_tokens, page_bytes = 2 * half;
+    size_t page_bytes = 2 * shape->page_tokens * (size_t)kern_kv_head_bytes(type, shape->head_dim);
+    size_t scales = type == KERN_KV_INT8 ? 2 * shape->page_tokens : 0,
+           half = page_bytes / 2 - scales;
     uint8_t *pool = malloc(page_bytes * POOL_PAGES);
     memset(pool, 0xff, page_bytes * POOL_PAGES);
     uint32_t end = shape->position + shape->rows;
@@ -51,6 +52,15 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
             uint8_t *page = pool + blocks[p / shape->page_tokens] * page_bytes;
             uint32_t token = p % shape->page_tokens;
             float k = noise(), v = noise();
+            if (type == KERN_KV_INT8) {
+                int8_t *k8 = (int8_t *)page, *v8 = k8 + half;
+                k8[((size_t)(d / 2) * shape->page_tokens + token) * 2 + d % 2] = (int8_t)(127 * k);
+                v8[((size_t)(token / 2) * shape->head_dim + d) * 2 + token % 2] = (int8_t)(127 * v);
+                uint16_t *scale = (uint16_t *)(page + 2 * half);
+                scale[token] = (uint16_t)(0x3c00 + p * 37 % 0x80); /* about 1/127 */
+                scale[shape->page_tokens + token] = (uint16_t)(0x3b80 + p * 53 % 0x180);
+                continue;
+            }
             size_t k_at = (size_t)d * shape->page_tokens + token;
             size_t v_at = (size_t)token * shape->head_dim + d;
             if (type == KERN_KV_F16) {
@@ -78,6 +88,8 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
                                        .blocks = blocks,
                                        .k = pool,
                                        .v = pool + half,
+                                       .k_scales = pool + 2 * half,
+                                       .v_scales = pool + 2 * half + scales,
                                        .page_bytes = page_bytes};
 }
 
@@ -151,7 +163,7 @@ TEST(attention, rope_and_kv_write)
     float cos[PAIRS], sin[PAIRS], q[2][HEADS * DIM], k[2][KV_HEADS * DIM], v[KV_HEADS * DIM];
     for (int i = 0; i < PAIRS; i++)
         mathf_sincos(7.0f * noise(), &sin[i], &cos[i]);
-    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+    for (int type = KERN_KV_F32; type <= KERN_KV_F16; type++) { /* int8: test_attention_int8.c */
         static uint8_t pages[2][2][KV_HEADS * DIM * PAGE * 4];
         memset(pages, 0, sizeof pages);
         for (int i = 0; i < HEADS * DIM; i++)

@@ -198,5 +198,12 @@ TEST(backend, names)
     CHECK(strstr(err.message, "tpu") && strstr(err.message, "opaque"));
     enum kern_kv_type type = KERN_KV_F32;
     CHECK(kern_kv_type_parse("f16", &type) && type == KERN_KV_F16);
-    CHECK(!kern_kv_type_parse("f64", &type));
+    CHECK(kern_kv_type_parse("int8", &type) && type == KERN_KV_INT8);
+    CHECK(!kern_kv_type_parse("f64", &type) && !kern_kv_type_parse("fp8", &type));
+    for (uint32_t head_dim = 32; head_dim <= KERN_HEAD_DIM_MAX; head_dim += 2) {
+        uint32_t f16 = kern_kv_head_bytes(KERN_KV_F16, head_dim);
+        CHECK_INT(f16, 2 * head_dim);
+        CHECK_INT(kern_kv_head_bytes(KERN_KV_F32, head_dim), 2 * f16);
+        CHECK(kern_kv_head_bytes(KERN_KV_INT8, head_dim) * 100 <= f16 * 56);
+    }
 }

@@ -1,0 +1,365 @@
+/* Attention over an int8 KV cache, and its RoPE+KV write, for AVX2 and FMA: attention_int8_plain.c's integers in any order, its
+ * floats in the same order on eight lanes.
+ *
+ * A block of 64 positions is up to four runs of 16, each in one page. Both products have one shape: 16 lanes (positions for
+ * scores, dimensions for outputs) in two registers of 32-bit sums a query head; a step widens 32 bytes of pairs once and
+ * meets them with one broadcast pair of each head. Sums have no order, so additions wait for nothing.
+ *
+ * Masked positions: their sums are computed (whatever the page holds), their weights are 0. */
+#include "kernels/cpu/attention_int8.h"
+
+#include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/rope_turn.h"
+
+enum { RUN = 16, RUNS = ATTENTION_BLOCK / RUN };
+
+/* Where 16 positions of a block lie. */
+struct run {
+    const int8_t *k, *v; /* first pair of positions' K and V */
+    const uint16_t *k_scales, *v_scales;
+};
+
+static inline uint32_t top_of(__m256i top)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+static inline __m256i magnitude(__m256 x)
+{
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+
+/* The bits of the largest magnitude. */
+static inline uint32_t amax_bits(const float *x, uint32_t count)
+{
+    __m256i top = _mm256_setzero_si256();
+    uint32_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        top = _mm256_max_epi32(top, magnitude(_mm256_loadu_ps(x + i)));
+    uint32_t best = top_of(top);
+    for (; i < count; i++) {
+        uint32_t bits = mathf_bits(x[i]) & 0x7fffffffu;
+        best = bits > best ? bits : best;
+    }
+    return best;
+}
+
+/* Eight products to nearest even, as 16-bit integers. */
+static inline __m128i to_int16x8(const float *x, __m256 inverse)
+{
+    __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
+    return _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+}
+
+/* --- the write --- */
+
+static inline uint16_t quantise(const float *x, uint32_t count, int8_t *q_out)
+{
+    uint16_t scale = kv_int8_scale(amax_bits(x, count));
+    float inverse = kv_int8_inverse(scale);
+    if (inverse == 0.0f) {
+        memset(q_out, 0, count);
+        return scale;
+    }
+    uint32_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        __m128i q = to_int16x8(x + i, _mm256_set1_ps(inverse));
+        _mm_storel_epi64((void *)(q_out + i), _mm_packs_epi16(q, q));
+    }
+    for (; i < count; i++)
+        q_out[i] = (int8_t)mathf_rint(x[i] * inverse);
+    return scale;
+}
+
+void cpu_avx2_kv_int8_rope(const struct cpu_rope_row *row)
+{
+    rope_turn_all(row);
+    kv_int8_row_store(row, quantise);
+}
+
+/* --- attention --- */
+
+/* One head's query: 16-bit integers, and the factor of its scores. */
+static float query_make(const float *q, uint32_t dim, float scale, int16_t *query_out)
+{
+    float inverse, factor = kv_int8_factor(amax_bits(q, dim), &inverse);
+    if (inverse == 0.0f)
+        memset(query_out, 0, dim * sizeof *query_out);
+    else
+        for (uint32_t i = 0; i < dim; i += LANES)
+            _mm_storeu_si128((void *)(query_out + i), to_int16x8(q + i, _mm256_set1_ps(inverse)));
+    return factor * scale;
+}
+
+static void run_find(const struct cpu_attention_tile *tile, uint32_t position, struct run *run_out)
+{
+    uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
+    uint32_t token = position % tile->page_tokens;
+    *run_out = (struct run){
+        .k = (const int8_t *)tile->k + page + (size_t)token * 2,
+        .v = (const int8_t *)tile->v + page + (size_t)token * tile->head_dim,
+        .k_scales = (const uint16_t *)(tile->k_scales + page) + token,
+        .v_scales = (const uint16_t *)(tile->v_scales + page) + token,
+    };
+}
+
+static inline __m256 scales_load(const uint16_t *scales)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)scales));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+static inline __m256i pair_broadcast(const int16_t *pair)
+{
+    int32_t both;
+    memcpy(&both, pair, sizeof both);
+    return _mm256_set1_epi32(both);
+}
+
+/* *sum += x. As an intrinsic, gcc 12 turns the sums into trees and copies, and spills them. */
+ALWAYS_INLINE void add_in_place(__m256i *sum, __m256i x)
+{
+    __asm__("vpaddd %1, %0, %0" : "+x"(*sum) : "x"(x));
+}
+
+/* sum[q][v] += nv registers of 8 pairs times one pair of each a. nq and nv are constants after inlining. */
+ALWAYS_INLINE void pairs_step(int nq, int nv, const int8_t *b, const int16_t *a, size_t a_stride,
+                              __m256i sum[4][2])
+{
+    __m256i factor[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+        factor[q] = pair_broadcast(a + q * a_stride);
+#pragma GCC unroll 2
+    for (int v = 0; v < nv; v++) {
+        __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)(b + v * 16)));
+#pragma GCC unroll 4
+        for (int q = 0; q < nq; q++)
+            add_in_place(&sum[q][v], _mm256_madd_epi16(wide, factor[q]));
+    }
+}
+
+/* The same over `rows` rows (a multiple of 4), `stride` bytes apart. */
+ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uint32_t rows,
+                             const int16_t *a, size_t a_stride, __m256i sum[4][2])
+{
+#pragma GCC unroll 1
+    for (uint32_t i = 0; i < rows; i += 4) {
+        pairs_step(nq, nv, b, a, a_stride, sum);
+        pairs_step(nq, nv, b + stride, a + 2, a_stride, sum);
+        pairs_step(nq, nv, b + 2 * stride, a + 4, a_stride, sum);
+        pairs_step(nq, nv, b + 3 * stride, a + 6, a_stride, sum);
+        b += 4 * stride;
+        a += 8;
+    }
+}
+
+ALWAYS_INLINE void sums_clear(int nq, int nv, __m256i sum[4][2])
+{
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            sum[q][v] = _mm256_setzero_si256();
+}
+
+/* score[q][j] = (float(sum) * factor[q]) * K's scale, for whole runs. */
+ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const struct run *runs,
+                          uint32_t run_count, const int16_t *query, const float *factor,
+                          float *score)
+{
+    uint32_t dim = tile->head_dim;
+    for (uint32_t r = 0; r < run_count; r++) {
+        __m256i sum[4][2];
+        sums_clear(nq, 2, sum);
+        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim, sum);
+#pragma GCC unroll 2
+        for (int v = 0; v < 2; v++) {
+            __m256 scale = scales_load(runs[r].k_scales + v * LANES);
+#pragma GCC unroll 4
+            for (int q = 0; q < nq; q++)
+                _mm256_storeu_ps(score + q * ATTENTION_BLOCK + r * RUN + v * LANES,
+                                 _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum[q][v]),
+                                                             _mm256_set1_ps(factor[q])),
+                                               scale));
+        }
+    }
+}
+
+/* e * V's scale as 16-bit integers, 0 from `count` on; returns their factor. */
+static float weights_make(const float *e, const struct run *runs, uint32_t run_count,
+                          uint32_t count, int16_t *weight_out)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    float product[ATTENTION_BLOCK];
+    __m256i top = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < run_count * RUN; j += LANES) {
+        __m256 w =
+            _mm256_mul_ps(_mm256_loadu_ps(e + j), scales_load(runs[j / RUN].v_scales + j % RUN));
+        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)j), lane);
+        w = _mm256_and_ps(w, _mm256_castsi256_ps(valid));
+        top = _mm256_max_epi32(top, magnitude(w));
+        _mm256_storeu_ps(product + j, w);
+    }
+    float inverse, factor = kv_int8_factor(top_of(top), &inverse);
+    if (inverse == 0.0f)
+        memset(weight_out, 0, ATTENTION_BLOCK * sizeof *weight_out);
+    else
+        for (uint32_t j = 0; j < run_count * RUN; j += LANES)
+            _mm_storeu_si128((void *)(weight_out + j),
+                             to_int16x8(product + j, _mm256_set1_ps(inverse)));
+    return factor;
+}
+
+/* out[q][lane …] = float(sum) * factor[q], nv registers of 8 dimensions. */
+ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
+                              uint32_t run_count, const int16_t *weight, const float *factor,
+                              uint32_t lane, float *out)
+{
+    __m256i sum[4][2];
+    sums_clear(nq, nv, sum);
+    for (uint32_t r = 0; r < run_count; r++)
+        pairs_add(nq, nv, runs[r].v + (size_t)lane * 2, (size_t)dim * 2, RUN / 2, weight + r * RUN,
+                  ATTENTION_BLOCK, sum);
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++)
+            _mm256_storeu_ps(
+                out + (size_t)q * dim + lane + v * LANES,
+                _mm256_mul_ps(_mm256_cvtepi32_ps(sum[q][v]), _mm256_set1_ps(factor[q])));
+}
+
+ALWAYS_INLINE void outputs(int nq, uint32_t dim, const struct run *runs, uint32_t run_count,
+                           const int16_t *weight, const float *factor, float *out)
+{
+    uint32_t lane = 0;
+    for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
+        outputs_at(nq, 2, dim, runs, run_count, weight, factor, lane, out);
+    if (lane < dim)
+        outputs_at(nq, 1, dim, runs, run_count, weight, factor, lane, out);
+}
+
+/* Asks for K (or V) of the block at `begin`, with the scales: see prefetch_block in attention_avx2.c. */
+static void prefetch(const struct cpu_attention_tile *tile, bool keys, uint32_t begin)
+{
+    uint32_t page_tokens = tile->page_tokens, dim = tile->head_dim;
+    const uint8_t *values = keys ? tile->k : tile->v,
+                  *scales = keys ? tile->k_scales : tile->v_scales;
+    for (uint32_t at = 0; at < ATTENTION_BLOCK && begin + at <= tile->position;) {
+        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
+        span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
+        uint64_t page = tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
+        size_t rows = 1, row_bytes = (size_t)span * dim, from = (size_t)token * dim;
+        if (keys && span < page_tokens) {
+            rows = dim / 2;
+            row_bytes = (size_t)span * 2;
+            from = (size_t)token * 2;
+        }
+        for (size_t i = 0; i < rows; i++)
+            for (size_t b = 0; b < row_bytes; b += 64)
+                _mm_prefetch((const char *)values + page + from + i * page_tokens * 2 + b,
+                             _MM_HINT_T0);
+        for (size_t b = 0; b < (size_t)span * 2; b += 64)
+            _mm_prefetch((const char *)scales + page + (size_t)token * 2 + b, _MM_HINT_T0);
+        at += span;
+    }
+}
+
+/* What a tile's rows and heads have so far, in the tile's scratch. */
+struct state {
+    float *running, *running_max, *running_sum; /* [row x group][dim], [row x group] */
+    float *factor;                              /* [row x group] */
+    int16_t *query;                             /* [row x group][dim] */
+    float *score, *partial;                     /* [GROUP_CHUNK][64], [GROUP_CHUNK][dim] */
+};
+
+/* nq query heads, the ones at `at`, against `count` positions of one block. */
+ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
+                                const struct state *state, size_t at, const struct run *runs,
+                                uint32_t begin, uint32_t count, bool ahead)
+{
+    uint32_t dim = tile->head_dim, run_count = (count + RUN - 1) / RUN;
+    int16_t weight[GROUP_CHUNK * ATTENTION_BLOCK];
+    float max[GROUP_CHUNK], sum[GROUP_CHUNK], factor[GROUP_CHUNK];
+    if (ahead)
+        prefetch(tile, true, begin + ATTENTION_BLOCK);
+    scores(nq, tile, runs, run_count, state->query + at * dim, state->factor + at, state->score);
+    for (int q = 0; q < nq; q++) {
+        float *score = state->score + (size_t)q * ATTENTION_BLOCK;
+        max[q] = softmax_block(score, count, 1.0f, &sum[q]);
+        factor[q] =
+            weights_make(score, runs, run_count, count, weight + (size_t)q * ATTENTION_BLOCK);
+    }
+    if (ahead)
+        prefetch(tile, false, begin + ATTENTION_BLOCK);
+    float *running = state->running + at * dim, *out = begin == 0 ? running : state->partial;
+    outputs(nq, dim, runs, run_count, weight, factor, out);
+    for (int q = 0; q < nq; q++)
+        merge_block(begin == 0, max[q], sum[q], state->partial + (size_t)q * dim, dim,
+                    state->running_max + at + q, state->running_sum + at + q,
+                    running + (size_t)q * dim);
+}
+
+static void attend_any(uint32_t nq, const struct cpu_attention_tile *tile,
+                       const struct state *state, size_t at, const struct run *runs, uint32_t begin,
+                       uint32_t count, bool ahead)
+{
+    switch (nq) {
+    case 1:
+        attend_block(1, tile, state, at, runs, begin, count, ahead);
+        break;
+    case 2:
+        attend_block(2, tile, state, at, runs, begin, count, ahead);
+        break;
+    case 3:
+        attend_block(3, tile, state, at, runs, begin, count, ahead);
+        break;
+    default:
+        attend_block(4, tile, state, at, runs, begin, count, ahead);
+        break;
+    }
+}
+
+void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
+{
+    uint32_t dim = tile->head_dim, group = tile->group;
+    if (dim % LANES != 0) {
+        cpu_plain_kv_int8_tile(tile);
+        return;
+    }
+    size_t states = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
+    struct state state = {.running = tile->scratch};
+    state.running_max = state.running + states * dim;
+    state.running_sum = state.running_max + states;
+    state.score = state.running_sum + states;
+    state.partial = state.score + (size_t)KERN_GROUP_MAX * ATTENTION_BLOCK;
+    state.factor = state.partial + (size_t)KERN_GROUP_MAX * dim;
+    state.query = (int16_t *)(state.factor + states);
+    for (uint32_t r = 0; r < tile->rows; r++)
+        for (uint32_t g = 0; g < group; g++) {
+            size_t at = (size_t)r * group + g;
+            state.factor[at] = query_make(tile->q + r * tile->row_stride + (size_t)g * dim, dim,
+                                          tile->scale, state.query + at * dim);
+        }
+    uint32_t last = tile->position + tile->rows - 1;
+    for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
+        struct run runs[RUNS] = {0};
+        for (uint32_t i = 0; i < RUNS && begin + i * RUN <= last; i++)
+            run_find(tile, begin + i * RUN, &runs[i]);
+        uint32_t r = begin > tile->position ? begin - tile->position : 0;
+        for (; r < tile->rows; r++) {
+            uint32_t count = tile->position + r + 1 - begin;
+            count = count < ATTENTION_BLOCK ? count : ATTENTION_BLOCK;
+            for (uint32_t g = 0; g < group; g += GROUP_CHUNK) {
+                uint32_t nq = group - g < GROUP_CHUNK ? group - g : GROUP_CHUNK;
+                attend_any(nq, tile, &state, (size_t)r * group + g, runs, begin, count,
+                           tile->rows <= PREFETCH_ROWS && r == 0 && g == 0);
+            }
+        }
+    }
+    tile_finish(tile, state.running_sum, state.running);
+}
