@@ -80,6 +80,19 @@ static void subject_open(struct subject *subject, struct model_file *model,
         subject->ids[i] = (i * 2654435761u >> 8) % info->vocab_size;
 }
 
+/* Writes every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
+static void pages_touch(struct subject *subject)
+{
+    uint32_t count = engine_info(subject->engine)->page_count,
+             *pages = calloc(count, sizeof *pages);
+    if (!pages)
+        die("no memory");
+    for (uint32_t i = 0; i < count; i++)
+        pages[i] = i;
+    engine_pages_zero(subject->engine, pages, count);
+    free(pages);
+}
+
 static double cpu_seconds(void)
 {
     struct timespec ts;
@@ -230,19 +243,69 @@ static void bench_decode(struct report *report, struct subject *subject, const c
                         seqs / (memory ? reading : arithmetic))});
 }
 
-/* The difference of a step at position 8,000 and one at position 0 is attention over 8,000 positions (and reading stale
- * pages: attention's time does not depend on what they hold). The limit is measured with as many bytes. */
-static void bench_attention(struct report *report, struct subject *subject)
+/* Attention's time and that of whole steps at position 8,000, of one sequence and of 16 (each with pages of its own), for one
+ * type of KV. The difference of a step there and one at position 0 is attention over 8,000 positions. The limit is the longer
+ * of reading as many bytes and of the products at the peak of their instruction, written as GB/s of KV or tokens/s. Returns
+ * the tokens/s of 16 sequences, 0 when there is no memory for them. `rival` (0: none) is another type's. */
+static double bench_attention(struct report *report, struct model_file *model,
+                              enum kern_kv_type kv_type, double rival)
 {
-    double bytes = (double)engine_info(subject->engine)->kv_bytes_per_token * LONG;
-    double far = step_typical(subject, &report->limits, 1, 1, LONG),
-           near = step_typical(subject, &report->limits, 1, 1, 0);
-    bench_add(&report->bench,
-              &(struct bench_record){
-                  .id = "attn_decode_8k_f16",
-                  .value = bytes / (far - near) * 1e-9,
-                  .unit = "GB/s",
-                  BENCH_LIMIT("read bandwidth", peaks_read_bandwidth((size_t)bytes, 1))});
+    enum { MANY = 16, PAGES = LONG / PAGE_TOKENS + 1 };
+    struct engine_options options = {.threads = 1,
+                                     .compute = KERN_COMPUTE_INT8,
+                                     .kv_type = kv_type,
+                                     .page_tokens = PAGE_TOKENS,
+                                     .kv_pages = MANY * PAGES,
+                                     .rows_max = SEQS_MAX,
+                                     .seqs_max = SEQS_MAX};
+    double token_bytes = (double)kern_kv_head_bytes(kv_type, model->config.head_dim) * 2 *
+                         model->config.kv_heads * model->config.layers;
+    double free_bytes = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    bool many = token_bytes * PAGE_TOKENS * MANY * PAGES < free_bytes / 2;
+    if (!many)
+        options.kv_pages = PAGES;
+    struct subject subject;
+    subject_open(&subject, model, options);
+    pages_touch(&subject);
+    const struct limits *limits = &report->limits;
+    bool int8 = kv_type == KERN_KV_INT8;
+    double peak = int8 ? limits->peaks.pair : limits->peaks.f32;
+    double arithmetic = 4.0 * model->config.head_dim * model->config.heads * model->config.layers /
+                        peak * 1e-9; /* seconds a position */
+    double near = step_typical(&subject, limits, 1, 1, 0), tokens = 0;
+    for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
+        char id[64];
+        double bandwidth = peaks_read_bandwidth((size_t)(token_bytes * LONG), 1);
+        double reading = token_bytes / bandwidth * 1e-9;
+        double far = step_typical(&subject, limits, seqs, 1, LONG);
+        bool memory = reading > arithmetic;
+        double longer = memory ? reading : arithmetic;
+        if (seqs == 1) {
+            snprintf(id, sizeof id, "attn_decode_8k_%s", kern_kv_type_name(kv_type));
+            bench_add(&report->bench,
+                      &(struct bench_record){
+                          .id = id,
+                          .value = token_bytes * LONG / (far - near) * 1e-9,
+                          .unit = "GB/s",
+                          BENCH_LIMIT(memory ? "read bandwidth" : "KV at the arithmetic peak",
+                                      token_bytes / longer * 1e-9)});
+            continue;
+        }
+        tokens = seqs / far;
+        double rest = arithmetic_seconds(&subject, limits, seqs, seqs, 0);
+        snprintf(id, sizeof id, "decode16_8k_%s", kern_kv_type_name(kv_type));
+        bench_add(
+            &report->bench,
+            &(struct bench_record){.id = id,
+                                   .value = tokens,
+                                   .unit = "tokens/s",
+                                   BENCH_LIMIT(memory ? "reading KV" : "KV at the arithmetic peak",
+                                               seqs / (longer * LONG * seqs + rest)),
+                                   .peer_name = rival > 0 ? "f16 KV" : NULL,
+                                   .peer = rival});
+    }
+    engine_destroy(subject.engine);
+    return tokens;
 }
 
 static void bench_threads(struct report *report, struct model_file *model, unsigned threads)
@@ -266,7 +329,8 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     } limits[] = {{"limit_read", "GB/s", report->limits.bandwidth},
                   {"limit_f32", "GOP/s", peaks->f32},
                   {"limit_int8", "GOP/s", peaks->int8},
-                  {"limit_nibble", "GOP/s", peaks->nibble}};
+                  {"limit_nibble", "GOP/s", peaks->nibble},
+                  {"limit_pair", "GOP/s", peaks->pair}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         snprintf(id, sizeof id, "%s_%ut", limits[i].name, threads);
         bench_add(&report->bench, &(struct bench_record){
@@ -276,11 +340,13 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     bench_decode(report, &subject, "decode1", 1);
     bench_decode(report, &subject, "decode16", 16);
     bench_decode(report, &subject, "decode32", 32);
-    if (threads == 1 && engine_info(subject.engine)->context_tokens > LONG)
-        bench_attention(report, &subject);
     engine_destroy(subject.engine);
     if (threads > 1)
         return;
+    if (model->config.context_tokens > LONG) {
+        double f16 = bench_attention(report, model, KERN_KV_F16, 0);
+        bench_attention(report, model, KERN_KV_INT8, f16);
+    }
     options.compute = KERN_COMPUTE_F32;
     options.kv_type = KERN_KV_F32;
     subject_open(&subject, model, options);

@@ -99,11 +99,15 @@ enum { PASSES = 500000 };
 #define MADDUBS_NARROW(acc, temp)                    \
     "vpmaddubsw %%ymm10, %%ymm11, %%ymm" temp "\n\t" \
     "vpaddw %%ymm" temp ", %%ymm" acc ", %%ymm" acc "\n\t"
+#define MADDWD(acc, temp)                          \
+    "vpmaddwd %%ymm10, %%ymm11, %%ymm" temp "\n\t" \
+    "vpaddd %%ymm" temp ", %%ymm" acc ", %%ymm" acc "\n\t"
 #define CHAINS_AVX512(line)                                                                   \
     line("0") line("1") line("2") line("3") line("4") line("5") line("6") line("7") line("8") \
         line("9") line("12") line("13") line("14") line("15") line("16") line("17")
 #define FMA_512(acc) "vfmadd231ps %%zmm10, %%zmm11, %%zmm" acc "\n\t"
 #define DPBUSD_512(acc) "vpdpbusd %%zmm10, %%zmm11, %%zmm" acc "\n\t"
+#define DPWSSD_512(acc) "vpdpwssd %%zmm10, %%zmm11, %%zmm" acc "\n\t"
 
 #define CLOBBERS_AVX2                                                                        \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
@@ -121,11 +125,13 @@ enum { PASSES = 500000 };
 DEFINE_LOOP(loop_fma, "avx2,fma", CLOBBERS_AVX2, CHAINS_AVX2(FMA))
 DEFINE_LOOP(loop_wide, "avx2,fma", CLOBBERS_AVX2, CHAINS_AVX2(MADDUBS_WIDE))
 DEFINE_LOOP(loop_narrow, "avx2,fma", CLOBBERS_AVX2, CHAINS_AVX2(MADDUBS_NARROW))
+DEFINE_LOOP(loop_pair, "avx2,fma", CLOBBERS_AVX2, CHAINS_AVX2(MADDWD))
 #define CLOBBERS_AVX512                                                                      \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
         "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "cc"
 DEFINE_LOOP(loop_fma_512, "avx512f", CLOBBERS_AVX512, CHAINS_AVX512(FMA_512))
 DEFINE_LOOP(loop_dpbusd_512, "avx512f,avx512vnni", CLOBBERS_AVX512, CHAINS_AVX512(DPBUSD_512))
+DEFINE_LOOP(loop_dpwssd_512, "avx512f,avx512vnni", CLOBBERS_AVX512, CHAINS_AVX512(DPWSSD_512))
 
 struct loop_time {
     void (*loop)(void *data);
@@ -165,12 +171,16 @@ void peaks_measure(enum cpu_isa_level isa, unsigned threads, struct peaks *peaks
     if (isa >= CPU_ISA_AVX512VNNI) {
         peaks_out->int8 = peaks_out->nibble = rate(threads, loop_dpbusd_512, 16, 64);
         peaks_out->int8_name = peaks_out->nibble_name = "vpdpbusd GOP/s";
+        peaks_out->pair = rate(threads, loop_dpwssd_512, 16, 32);
+        peaks_out->pair_name = "vpdpwssd GOP/s";
         return;
     }
     peaks_out->int8 = rate(threads, loop_wide, 10, 32);
     peaks_out->int8_name = "vpmaddubsw+vpmaddwd+vpaddd GOP/s";
     peaks_out->nibble = rate(threads, loop_narrow, 10, 32);
     peaks_out->nibble_name = "vpmaddubsw+vpaddw GOP/s";
+    peaks_out->pair = rate(threads, loop_pair, 10, 16);
+    peaks_out->pair_name = "vpmaddwd+vpaddd GOP/s";
 }
 
 /* --- memory --- */

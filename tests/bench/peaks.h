@@ -18,8 +18,9 @@ struct peaks {
     double f32;  /* fused multiply-adds */
     double int8; /* bytes by bytes: vpmaddubsw, vpmaddwd, vpaddd; or vpdpbusd */
     double
-        nibble; /* 4-bit weights by bytes: vpmaddubsw, vpaddw, widened once a block; or vpdpbusd */
-    const char *int8_name, *nibble_name;
+        nibble;  /* 4-bit weights by bytes: vpmaddubsw, vpaddw, widened once a block; or vpdpbusd */
+    double pair; /* 16-bit integers in pairs: vpmaddwd, vpaddd; or vpdpwssd */
+    const char *int8_name, *nibble_name, *pair_name;
 };
 
 /* For `isa`, which the CPU must support, and be at least AVX2; 1 to PEAKS_THREADS_MAX threads. */
