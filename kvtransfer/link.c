@@ -412,8 +412,10 @@ uint64_t kv_links_next_ns(const struct kv_links *links)
     if (kv_links_paced(links) && links->paced_ns < next_ns)
         next_ns = links->paced_ns;
     if (links->ticked_ns == 0)
-        next_ns = links->now_ns;
-    return next_ns;
+        return links->now_ns;
+    /* deadlines are looked at in ticks: waking between two of them would only spin */
+    uint64_t tick_due_ns = links->ticked_ns + tick_ns;
+    return next_ns > tick_due_ns ? next_ns : tick_due_ns;
 }
 
 /* --- in a loop --- */

@@ -664,6 +664,18 @@ bool xfer_hub_step(struct xfer_hub *hub)
     return false;
 }
 
+bool xfer_hub_can_step(const struct xfer *from, const struct xfer *to)
+{
+    const struct memory_worker *worker = worker_of((struct xfer *)from);
+    unsigned index = worker_of((struct xfer *)to)->index;
+    return !list_empty(&worker->queues[index]) && !queue_blocked(worker, index);
+}
+
+bool xfer_hub_step_between(struct xfer *from, const struct xfer *to)
+{
+    return queue_step(worker_of(from), worker_of((struct xfer *)to)->index);
+}
+
 unsigned xfer_hub_pending(const struct xfer_hub *hub)
 {
     unsigned count = 0;

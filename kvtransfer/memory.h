@@ -46,6 +46,9 @@ enum status xfer_memory_create(struct xfer_hub *hub, const struct xfer_options *
 bool xfer_hub_step(struct xfer_hub *hub);
 void xfer_hub_set_automatic(struct xfer_hub *hub, bool automatic);
 unsigned xfer_hub_pending(const struct xfer_hub *hub);
+/* The same for one direction, for whoever decides the order: could a message move, and moving one. */
+bool xfer_hub_can_step(const struct xfer *from, const struct xfer *to);
+bool xfer_hub_step_between(struct xfer *from, const struct xfer *to);
 
 /* Of the worker: nothing more leaves it or reaches it; endpoints to it fail at their owners' next progress. */
 void xfer_hub_kill(struct xfer *xfer);

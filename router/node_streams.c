@@ -47,7 +47,8 @@ static bool port_send(void *port, const Baton__Node__V1__RouterMessage *message)
         return status == STATUS_OK || status == STATUS_CLOSED;
     }
     size_t bytes = baton__node__v1__router_message__get_packed_size(message);
-    if (c->queued >= NODE_QUEUE_MESSAGES_MAX || c->queued_bytes + bytes > NODE_QUEUE_BYTES_MAX)
+    if (c->queued >= c->streams->queue_messages_max ||
+        c->queued_bytes + bytes > NODE_QUEUE_BYTES_MAX)
         return false;
     struct packed *packed = malloc(sizeof *packed + bytes);
     if (!packed)
@@ -164,6 +165,7 @@ static const struct rpc_handler handler = {
 enum status node_streams_init(struct node_streams *streams, struct rpc_server *server,
                               struct core *core, struct loop *loop, struct err *err)
 {
-    *streams = (struct node_streams){.core = core, .loop = loop};
+    *streams = (struct node_streams){
+        .core = core, .loop = loop, .queue_messages_max = NODE_QUEUE_MESSAGES_MAX};
     return rpc_server_add(server, "/baton.node.v1.Registry/Connect", &handler, streams, err);
 }

@@ -15,6 +15,7 @@ struct node_streams {
     struct core *core;
     struct loop *loop;
     size_t open;
+    size_t queue_messages_max; /* for one node; set by init */
 };
 
 enum { NODE_QUEUE_MESSAGES_MAX = 4096, NODE_QUEUE_BYTES_MAX = 64 << 20 };

@@ -1,0 +1,305 @@
+/* See node_side.h. */
+#include "tests/sim/node_side.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode_node/decode.h"
+#include "node/node.h"
+#include "prefill_node/prefill.h"
+
+struct node_side {
+    struct node_side_options of;
+    struct node_options options;
+    struct loop *loop;
+    struct rpc *rpc;
+    struct engine *engine;
+    struct loop_waker waker;
+    struct xfer *xfer;
+    struct metrics *metrics;
+    struct node *node;
+    bool left;
+    uint8_t *states; /* [works] as they were after the last turn */
+    uint32_t *lives;
+};
+
+static struct model_file model = {.config = {.name = "fake", .vocab = FAKE_VOCAB}};
+
+/* What ucx.c would say. */
+const char *xfer_ucx_version(void)
+{
+    return "none";
+}
+
+static enum status transport_make(void *context, const struct xfer_handler *handler,
+                                  struct xfer **xfer_out, struct err *err)
+{
+    struct node_side *side = context;
+    struct xfer_options options = {.peers_max = 16};
+    enum status status = xfer_memory_create(side->of.hub, &options, handler, xfer_out, err);
+    side->xfer = *xfer_out;
+    return status;
+}
+
+static void refused(void *context, const struct err *err)
+{
+    sim_fail("node %s is refused: %s", ((struct node_side *)context)->of.name, err->message);
+}
+
+static void left(void *context)
+{
+    ((struct node_side *)context)->left = true;
+}
+
+static void nothing(void *context)
+{
+    (void)context;
+}
+
+struct node_side *node_side_create(const struct node_side_options *options)
+{
+    struct node_side *side = calloc(1, sizeof *side);
+    struct err err = ERR_INIT;
+    assert(side);
+    side->of = *options;
+    side->options = (struct node_options){
+        .name = side->of.name,
+        .router = {.host = "router", .port = 1},
+        .role = options->role,
+        .page_tokens = options->engine.page_tokens,
+        .kv_pages = options->engine.page_count,
+        .chunk_tokens = options->chunk_tokens,
+        .batch_tokens = options->engine.rows_max,
+        .sequences_max = options->engine.seqs_max,
+        .steps_in_flight = options->steps_in_flight,
+        .kv_host = "127.0.0.1",
+        .grace_ns = options->grace_ns,
+    };
+    enum status status = loop_create(&side->loop, &err);
+    if (!status)
+        status = metrics_create(&side->metrics, &err);
+    if (status)
+        sim_fail("%s", err.message);
+    side->rpc = net_rpc_create(options->net, side->loop, options->place);
+    side->engine = fake_engine_create(&options->engine);
+    loop_waker_init(side->loop, &side->waker, nothing, NULL, &err);
+    const struct node_parts parts = {
+        .loop = side->loop,
+        .rpc = side->rpc,
+        .options = &side->options,
+        .model = &model,
+        .engine = side->engine,
+        .engine_waker = &side->waker,
+        .metrics = side->metrics,
+        .prefill = &prefill_leg,
+        .decode = &decode_leg,
+        .transport = {transport_make, side},
+        .name = side->of.name,
+        .grpc_address = "",
+        .http_address = "",
+        .refused = refused,
+        .left = left,
+        .context = side,
+    };
+    if (node_create(&parts, &side->node, &err))
+        sim_fail("%s", err.message);
+    side->states = calloc(side->node->table.count, sizeof *side->states);
+    side->lives = calloc(side->node->table.count, sizeof *side->lives);
+    assert(side->states && side->lives);
+    node_start(side->node);
+    return side;
+}
+
+void node_side_destroy(struct node_side *side, bool silent)
+{
+    if (!side)
+        return;
+    net_kill(side->rpc, silent);
+    xfer_hub_kill(side->xfer);
+    node_destroy(side->node);
+    rpc_destroy(side->rpc);
+    engine_destroy(side->engine);
+    loop_waker_finish(&side->waker);
+    metrics_destroy(side->metrics);
+    loop_destroy(side->loop);
+    free(side->states);
+    free(side->lives);
+    free(side);
+}
+
+struct loop *node_side_loop(struct node_side *side)
+{
+    return side->loop;
+}
+
+struct rpc *node_side_rpc(struct node_side *side)
+{
+    return side->rpc;
+}
+
+struct engine *node_side_engine(struct node_side *side)
+{
+    return side->engine;
+}
+
+struct xfer *node_side_xfer(struct node_side *side)
+{
+    return side->xfer;
+}
+
+void node_side_drain(struct node_side *side)
+{
+    node_drain(side->node, side->options.grace_ns);
+}
+
+bool node_side_left(const struct node_side *side)
+{
+    return side->left;
+}
+
+/* --- what must hold --- */
+
+static bool holds_pages(const struct work *work)
+{
+    return work->page_count > 0;
+}
+
+/* Pages in no two block tables, and the pool agrees on whose they are. */
+static void check_owners(const struct node_side *side)
+{
+    const struct node *node = side->node;
+    if (!pool_consistent(&node->pool))
+        sim_fail("%s: the pool is not consistent", side->of.name);
+    uint32_t owned = 0;
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        if (!holds_pages(work) || work->state == WORK_QUARANTINED)
+            continue;
+        for (uint32_t k = 0; k < work->page_count; k++)
+            if (node->pool.pages[work->pages[k]].owner != i)
+                sim_fail("%s: page %u of work %u is work %u's", side->of.name, work->pages[k], i,
+                         node->pool.pages[work->pages[k]].owner);
+        owned += work->page_count;
+    }
+    if (owned != pool_count(&node->pool, POOL_USED) + pool_count(&node->pool, POOL_RESERVED))
+        sim_fail("%s: %u pages in block tables, %u used, %u reserved", side->of.name, owned,
+                 pool_count(&node->pool, POOL_USED), pool_count(&node->pool, POOL_RESERVED));
+}
+
+/* While an older request waits for pages, no younger one takes any. */
+static void check_ages(struct node_side *side)
+{
+    const struct node *node = side->node;
+    uint64_t oldest_waiting = UINT64_MAX;
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        if (work->state == WORK_WAITING && work->age < oldest_waiting)
+            oldest_waiting = work->age;
+    }
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        bool began = (work->state == WORK_PROMPT || work->state == WORK_FETCHING) &&
+                     (side->lives[i] != work->life || side->states[i] == WORK_WAITING);
+        if (began && work->age > oldest_waiting)
+            sim_fail("%s: a request of age %llu took pages while one of age %llu waits",
+                     side->of.name, (unsigned long long)work->age,
+                     (unsigned long long)oldest_waiting);
+        side->states[i] = work->state;
+        side->lives[i] = work->life;
+    }
+}
+
+void node_side_check(struct node_side *side)
+{
+    check_owners(side);
+    check_ages(side);
+}
+
+bool node_side_rest(const struct node_side *side, char *why, size_t why_bytes)
+{
+    const struct node *node = side->node;
+    for (uint32_t i = 0; i < node->table.count; i++)
+        if (node->table.works[i].state != WORK_FREE) {
+            snprintf(why, why_bytes, "%s: work %u is %s", side->of.name, i,
+                     sm_name(&work_states, node->table.works[i].state));
+            return false;
+        }
+    for (int state = POOL_RESERVED; state < POOL_STATE_COUNT; state++)
+        if (state != POOL_CACHED && pool_count(&node->pool, (enum pool_state)state)) {
+            snprintf(why, why_bytes, "%s: %u pages in state %d", side->of.name,
+                     pool_count(&node->pool, (enum pool_state)state), state);
+            return false;
+        }
+    if (!fake_engine_idle(side->engine)) {
+        snprintf(why, why_bytes, "%s: the engine is not idle", side->of.name);
+        return false;
+    }
+    if (!registration_up(node->registration)) {
+        snprintf(why, why_bytes, "%s: not registered", side->of.name);
+        return false;
+    }
+    return true;
+}
+
+bool node_side_works(const struct node_side *side)
+{
+    for (uint32_t i = 0; i < side->node->table.count; i++)
+        if (work_live(&side->node->table.works[i]))
+            return true;
+    return false;
+}
+
+bool node_side_flip(struct node_side *side, struct dice *dice)
+{
+    struct node *node = side->node;
+    uint32_t begin = dice_below(dice, node->table.count);
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[(begin + i) % node->table.count];
+        if (work->state != WORK_HOLDING || !work->page_count)
+            continue;
+        return fake_engine_flip(side->engine, work->pages[dice_below(dice, work->page_count)],
+                                dice_below(dice, node->info->run_count), (uint32_t)dice_u64(dice));
+    }
+    return false;
+}
+
+void node_side_counts(const struct node_side *side, struct node_counts *counts)
+{
+    const struct node *node = side->node;
+    const struct kv_counters *kv = kv_links_counters(node->links);
+    *counts = (struct node_counts){
+        .checksum_failures = kv->checksum_failures,
+        .dropped = (uint64_t)metric_value(node->counted.dropped),
+        .leases_expired = kv->leases_expired,
+        .gave_up = kv->gave_up,
+        .stale = node_stale_frames(node),
+        .cached_tokens = (uint64_t)metric_value(node->counted.tokens_cached),
+        .lost = (uint64_t)metric_value(node->counted.self_stops),
+        .prompt_tokens = (uint64_t)metric_value(node->counted.tokens_prompt),
+        .completion_tokens = (uint64_t)metric_value(node->counted.tokens_completion),
+        .pieces = kv->pieces_verified,
+    };
+}
+
+void node_side_print(const struct node_side *side)
+{
+    const struct node *node = side->node;
+    printf("# %s: pages %u free %u used %u reserved %u cached %u quarantined; %s\n", side->of.name,
+           pool_count(&node->pool, POOL_FREE), pool_count(&node->pool, POOL_USED),
+           pool_count(&node->pool, POOL_RESERVED), pool_count(&node->pool, POOL_CACHED),
+           pool_count(&node->pool, POOL_QUARANTINED),
+           registration_up(node->registration) ? "registered" : "without a router");
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        if (work->state == WORK_FREE)
+            continue;
+        printf("# %s:   work %u %s leg %d attempt %016llx age %llu pages %u of %u tokens %u+%u "
+               "rows %u steps %u copies %u%s%s\n",
+               side->of.name, i, sm_name(&work_states, work->state), work->leg,
+               (unsigned long long)work->key.transfer.low, (unsigned long long)work->age,
+               work->page_count, work->pages_needed, work->prompt_count, work->generated_count,
+               work->rows_submitted, work->steps_outstanding, work->copies,
+               work->transfer_live ? " transfer" : "", work->first_known ? " first" : "");
+    }
+}
