@@ -25,6 +25,8 @@ const struct config_key config_keys[] = {
     {"node_wait_s", CONFIG_ROUTER},
     {"client_stall_s", CONFIG_ROUTER},
     {"replays_max", CONFIG_ROUTER},
+    {"local_prefill_tokens", CONFIG_ROUTER},
+    {"cache_index_entries", CONFIG_ROUTER},
     /* nodes */
     {"router", CONFIG_COMMON | CONFIG_NODE},
     {"role", CONFIG_NODE},

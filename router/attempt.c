@@ -67,9 +67,9 @@ static void send_assign(struct core *core, const struct leg *leg, const struct l
 }
 
 static struct leg *leg_add(struct core *core, struct request *r, struct node *node,
-                           enum leg_kind kind)
+                           enum leg_kind kind, struct leg_share share)
 {
-    struct leg *leg = leg_create(node, r, r->attempt, kind, core->registry.patient_ns);
+    struct leg *leg = leg_create(node, r, r->attempt, kind, share, core->registry.patient_ns);
     if (!leg)
         request_end(core, r, STATUS_MEMORY, GRPC_CODE_RESOURCE_EXHAUSTED, "no memory");
     return leg;
@@ -80,24 +80,25 @@ static void name_copy(char *to, const struct node *node)
     memcpy(to, node->name, sizeof node->name);
 }
 
-void attempt_begin(struct core *core, struct request *r, struct node *prefill, struct node *decode)
+void attempt_begin(struct core *core, struct request *r, const struct attempt_plan *plan)
 {
-    bool alone = prefill == decode && !r->prefill_only;
+    struct node *prefill = plan->prefill;
+    bool alone = prefill == plan->decode && !r->prefill_only;
     r->attempt = (struct attempt_id){random_u64(), random_u64()};
     r->base = r->answer.received;
     r->progress_ns = core->registry.patient_ns;
     request_move(core, r, REQUEST_PLACED);
     if (alone) {
-        r->sink = leg_add(core, r, prefill, LEG_KIND_LOCAL);
+        r->sink = leg_add(core, r, prefill, LEG_KIND_LOCAL, plan->decode_share);
         if (r->sink)
             send_assign(core, r->sink, NULL);
     } else {
-        r->source = leg_add(core, r, prefill, LEG_KIND_PREFILL);
+        r->source = leg_add(core, r, prefill, LEG_KIND_PREFILL, plan->prefill_share);
         if (!r->source)
             return;
         send_assign(core, r->source, NULL);
         if (!r->prefill_only)
-            attempt_give_decode(core, r, decode);
+            attempt_give_decode(core, r, plan->decode, plan->decode_share);
     }
     if (!request_open(r))
         return;
@@ -110,11 +111,12 @@ void attempt_begin(struct core *core, struct request *r, struct node *prefill, s
         name_copy(r->timing.decode_node, prefill);
 }
 
-void attempt_give_decode(struct core *core, struct request *r, struct node *decode)
+void attempt_give_decode(struct core *core, struct request *r, struct node *decode,
+                         struct leg_share share)
 {
     assert(r->source && !r->sink);
     list_remove(&r->seek_link);
-    r->sink = leg_add(core, r, decode, LEG_KIND_DECODE);
+    r->sink = leg_add(core, r, decode, LEG_KIND_DECODE, share);
     if (!r->sink)
         return;
     send_assign(core, r->sink, r->source);

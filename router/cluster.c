@@ -223,6 +223,16 @@ static double requests_running(void *context)
     return ((struct cluster *)context)->core->running;
 }
 
+static double cache_entries(void *context)
+{
+    return (double)((struct cluster *)context)->core->registry.index.entries;
+}
+
+static double cache_bytes(void *context)
+{
+    return (double)((struct cluster *)context)->core->registry.index.bytes;
+}
+
 static void declare_gauges(struct cluster *cluster, struct metrics *metrics)
 {
     metrics_gauge_family(metrics, "baton_nodes", "Nodes by role and state", render_nodes, cluster);
@@ -234,6 +244,11 @@ static void declare_gauges(struct cluster *cluster, struct metrics *metrics)
                            cluster, "state", "waiting", NULL);
     metrics_gauge_callback(metrics, "baton_requests", "Requests here now", requests_running,
                            cluster, "state", "running", NULL);
+    metrics_gauge_callback(metrics, "baton_cache_index_entries",
+                           "Cached pages of nodes that the router knows of", cache_entries, cluster,
+                           NULL);
+    metrics_gauge_callback(metrics, "baton_cache_index_bytes", "Memory of that", cache_bytes,
+                           cluster, NULL);
 }
 
 /* --- health --- */

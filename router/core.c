@@ -17,7 +17,10 @@ enum status core_init(struct core *core, const struct core_options *options,
     list_init(&core->seeking);
     struct registry_events events = core_registry_events;
     events.context = core;
-    return registry_init(&core->registry, model, &events, stats, err);
+    enum status status = registry_init(&core->registry, model, &events, stats, err);
+    if (!status)
+        registry_cache_init(&core->registry, options->cache_key, options->cache_index_entries);
+    return status;
 }
 
 void core_finish(struct core *core)
@@ -189,85 +192,16 @@ void core_cancel_all(struct core *core, const char *why)
     }
 }
 
-/* --- placing --- */
-
-static struct placement_request want_of(const struct core *core, const struct request *r)
-{
-    uint64_t known = (uint64_t)r->prompt.count + r->answer.received;
-    /* the last token of an answer is never computed */
-    uint32_t answer_pages =
-        registry_pages(&core->registry, (uint64_t)r->prompt.count + r->tokens_max - 1);
-    return (struct placement_request){
-        .prefill_tokens = (uint32_t)known,
-        .prefill_pages = registry_pages(&core->registry, known),
-        .answer_pages = answer_pages,
-        .decode_pages = answer_pages,
-        .page_tokens = core->registry.identity.page_tokens,
-        .page_bytes = core->registry.identity.page_bytes,
-        .local_prefill_tokens = core->options.local_prefill_tokens,
-        .prefill_only = r->tokens_max - r->answer.received == 1,
-        .local_only = r->pair_failures >= PAIR_FAILURES_LOCAL,
-    };
-}
-
-/* False: the head must wait, and with it all behind it. */
-static bool place(struct core *core, struct request *r)
-{
-    uint64_t begun_ns = core_clock(core);
-    struct placement_request want = want_of(core, r);
-    struct placement_view view = registry_view(&core->registry);
-    struct placement chosen;
-    enum placement_result result = placement_choose(&view, &want, &chosen);
-    if (result == PLACEMENT_NO_NODE) {
-        if (!core->no_node_ns)
-            core->no_node_ns = core->registry.now_ns;
-        return false;
-    }
-    core->no_node_ns = 0;
-    if (result == PLACEMENT_TOO_LARGE) {
-        if (!r->too_large_ns)
-            r->too_large_ns = core->registry.now_ns;
-        return true; /* steps aside: nothing that others wait for would help it */
-    }
-    r->too_large_ns = 0;
-    if (result == PLACEMENT_BUSY)
-        return false;
-    if (!r->timing.first_ns)
-        r->timing.dequeued_ns = begun_ns;
-    r->prefill_only = want.prefill_only;
-    attempt_begin(core, r, core->registry.nodes[chosen.prefill],
-                  core->registry.nodes[chosen.decode]);
-    return true;
-}
-
-static void seek(struct core *core, struct request *r)
-{
-    struct placement_request want = want_of(core, r);
-    struct placement_view view = registry_view(&core->registry);
-    want.prefill_only = false;
-    size_t decode;
-    switch (placement_choose_decode(&view, &want, r->source->node->slot, SIZE_MAX, &decode)) {
-    case PLACEMENT_FOUND:
-        attempt_give_decode(core, r, core->registry.nodes[decode]);
-        break;
-    case PLACEMENT_BUSY:
-        if (core->registry.now_ns - r->renewed_ns >= renew_every_ns)
-            attempt_renew(core, r);
-        break;
-    default:
-        request_requeue(core, r,
-                        false); /* nobody could take it over: another attempt, another way */
-    }
-}
+/* --- scheduling --- */
 
 static void schedule_once(struct core *core)
 {
     core->dirty = false;
     list_for_each_safe(it, tmp, &core->seeking)
-        seek(core, container_of(it, struct request, seek_link));
+        place_seek(core, container_of(it, struct request, seek_link));
     list_for_each_safe(it, tmp, &core->queue)
     {
-        if (!place(core, container_of(it, struct request, queue_link)))
+        if (!place_request(core, container_of(it, struct request, queue_link)))
             break;
     }
 }

@@ -1,6 +1,6 @@
 /* The router without its sockets: requests come in, are queued, placed on nodes, watched, placed again, and end.
  *
- *     generate.c ──admit──▶ queue ──schedule──▶ attempt.c ──Assign, End, …──▶ registry ──▶ nodes
+ *     generate.c ──admit──▶ queue ──place.c──▶ attempt.c ──Assign, End, …──▶ registry ──▶ nodes
  *         ▲                   ▲                                                              │
  *         │ answer            └────────── placed again ──────── events.c ◀── Accepted, Tokens, Report, heartbeats, death
  *         └── progress, ended ───────────────────────────────────┘
@@ -22,6 +22,8 @@ struct core_options {
     uint32_t queue_max, requests_max, replays_max;
     uint64_t node_wait_ns;
     uint32_t local_prefill_tokens; /* see sched/placement.h */
+    const uint8_t *cache_key;      /* [PREFIX_KEY_BYTES], for core_init only; NULL: one is drawn */
+    uint64_t cache_index_entries;  /* cached pages of nodes to remember; 0: none */
     /* For durations shown to clients, which are finer than a round of the loop; NULL: the time given to core_time. */
     uint64_t (*clock)(void);
     /* One line for the log about a node (NULL: about none); may be NULL. */
@@ -81,10 +83,20 @@ void request_requeue(struct core *core, struct request *request, bool fault);
 void request_check_ended(struct core *core, struct request *request);
 void request_move(struct core *core, struct request *request, enum request_state to);
 
+/* place.c */
+/* False: the head must wait, and with it all behind it. */
+bool place_request(struct core *core, struct request *request);
+/* Another D for a prompt that P holds or computes. */
+void place_seek(struct core *core, struct request *request);
+
 /* attempt.c */
-void attempt_begin(struct core *core, struct request *request, struct node *prefill,
-                   struct node *decode);
-void attempt_give_decode(struct core *core, struct request *request, struct node *decode);
+struct attempt_plan {
+    struct node *prefill, *decode; /* the same: one leg, local unless the request needs no D */
+    struct leg_share prefill_share, decode_share; /* of what they take; local: the second */
+};
+void attempt_begin(struct core *core, struct request *request, const struct attempt_plan *plan);
+void attempt_give_decode(struct core *core, struct request *request, struct node *decode,
+                         struct leg_share share);
 void attempt_send_first(struct core *core, struct request *request);
 void attempt_settle(struct core *core, struct request *request);
 void attempt_renew(struct core *core, struct request *request);

@@ -130,6 +130,16 @@ static const struct config_option table[] = {
      .sections = CONFIG_ROUTER,
      .help = "a decode node reads a prompt itself when it lacks at most so many tokens of it "
              "(0: never)"},
+    {.key = "cache_index_entries",
+     .type = CONFIG_INT,
+     FIELD(cache_index_entries),
+     .initial = "1048576",
+     .min = 0,
+     .max = 1 << 28,
+     .argument = "N",
+     .sections = CONFIG_ROUTER,
+     .help = "cached pages of all nodes to know of, at some 16 bytes each (0: place without "
+             "regard to caches)"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),

@@ -10,7 +10,7 @@ struct router_options {
     const char *grpc_file, *http_file, *node_grpc_file;
     int log_level;
     int64_t requests_max, queue_max, prompt_tokens_max, replays_max, wire_max;
-    int64_t local_prefill_tokens;
+    int64_t local_prefill_tokens, cache_index_entries;
     uint64_t message_bytes_max;
     uint64_t client_stall_ns, node_wait_ns, grace_ns;
 };

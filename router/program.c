@@ -234,6 +234,7 @@ static enum status core_create(struct program *program, struct err *err)
                                    .replays_max = (uint32_t)o->replays_max,
                                    .node_wait_ns = o->node_wait_ns,
                                    .local_prefill_tokens = (uint32_t)o->local_prefill_tokens,
+                                   .cache_index_entries = (uint64_t)o->cache_index_entries,
                                    .clock = clock_now_ns,
                                    .note = note};
     struct identity_model identity = {.vocab_size = config->vocab,

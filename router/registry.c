@@ -50,11 +50,12 @@ enum status registry_init(struct registry *registry, const struct identity_model
     return STATUS_OK;
 }
 
-static void node_free(struct node *node)
+static void node_free(struct registry *registry, struct node *node)
 {
     if (!node)
         return;
     assert(!node->leg_count);
+    registry_cache_forget(registry, node);
     free(node->kv_address);
     free(node);
 }
@@ -63,7 +64,7 @@ void registry_finish(struct registry *registry)
 {
     assert(list_empty(&registry->streams));
     for (size_t i = 0; i < registry->node_count; i++)
-        node_free(registry->nodes[i]);
+        node_free(registry, registry->nodes[i]);
     free(registry->nodes);
     free(registry->views);
     free(registry->links);
@@ -168,6 +169,7 @@ static void node_lose(struct registry *registry, struct node *node, const char *
     node->doomed = NULL;
     node_move(registry, node, NODE_DEAD);
     registry_links_reset(registry, node);
+    registry_cache_forget(registry, node);
     if (death)
         metric_add(registry->stats->node_deaths, 1);
     registry->events.note(registry->events.context, node, why);
@@ -225,6 +227,8 @@ static void send_welcome(struct registry *registry, struct node *node)
     body.wire = node->wire;
     body.heartbeat_ms = HEARTBEAT_MS;
     body.stop_after_ms = NODE_STOPS_AFTER_MS;
+    body.cache_key.data = registry->cache_key;
+    body.cache_key.len = sizeof registry->cache_key;
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &body;
@@ -484,6 +488,9 @@ void registry_stream_message(struct node_stream *stream,
     case BATON__NODE__V1__NODE_MESSAGE__KIND_LINK:
         registry_link_report(registry, node, message->link);
         break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_CACHED:
+        registry_cache_report(registry, node, message->cached);
+        break;
     case BATON__NODE__V1__NODE_MESSAGE__KIND_LEAVING:
         node_drain(registry, node, false);
         node->blameless = true;
@@ -549,7 +556,7 @@ void registry_tick(struct registry *registry)
             node_doom(registry, node, "no heartbeat for 2.5 s");
         if (node->state == NODE_DEAD && !node->leg_count &&
             registry->now_ns - node->state_since_ns > forget_after_ns) {
-            node_free(node);
+            node_free(registry, node);
             registry->nodes[i] = NULL;
         }
     }
@@ -595,7 +602,10 @@ struct placement_view registry_view(struct registry *registry)
         const struct node *node = registry->nodes[i];
         struct placement_node *to = &registry->placement_nodes[i];
         *to = (struct placement_node){0};
-        if (!node || node->state != NODE_SERVING || node->doomed)
+        if (!node || node->doomed)
+            continue;
+        to->shares = node->state == NODE_DRAINING; /* what it holds may still be fetched */
+        if (node->state != NODE_SERVING)
             continue;
         *to = (struct placement_node){
             .role = node->role,

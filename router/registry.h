@@ -41,9 +41,11 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "base/sm.h"
+#include "router/holdings.h"
 #include "router/identity.h"
 #include "router/stats.h"
 #include "sched/placement.h"
+#include "sched/prefix.h"
 
 enum {
     HEARTBEAT_MS = 250,
@@ -102,6 +104,7 @@ struct node {
     uint64_t held_until; /* takes no new work before the heartbeat of this number */
     bool held_full;      /* … because it said FULL: what it frees lifts that */
     Baton__Node__V1__Load load;
+    struct holdings holdings; /* what its cache holds, by its own word */
 
     /* work; router/request.h keeps these up to date */
     struct leg *legs; /* hash by attempt */
@@ -140,6 +143,10 @@ struct registry {
     uint64_t uncovered_ns; /* since when nobody can serve; 0: somebody can */
     bool roles_seen;       /* prefill and decode, or mixed, have served since the start */
     uint32_t requests;     /* that live: the identity stays as long as they do */
+
+    uint8_t cache_key[PREFIX_KEY_BYTES];
+    struct prefix_key prefix_key; /* made of it */
+    struct holdings_index index;
 
     struct link_view *views; /* [capacity * capacity]: row x, column y: what x says of y */
     uint8_t *links;          /* the same shape, enum placement_link */
@@ -198,6 +205,16 @@ uint32_t registry_pages_max(const struct registry *registry);
 uint32_t registry_context_tokens(const struct registry *registry);
 /* Pages that `tokens` need; 0 when no node has said how large pages are. */
 uint32_t registry_pages(const struct registry *registry, uint64_t tokens);
+
+/* --- caches (registry_cache.c) --- */
+/* Once, before any node comes. `key`: the configured one [PREFIX_KEY_BYTES], or NULL for one of its own. `entries_max`: hashes
+ * remembered over all nodes. */
+void registry_cache_init(struct registry *registry, const uint8_t *key, uint64_t entries_max);
+void registry_cache_report(struct registry *registry, struct node *node,
+                           const Baton__Node__V1__Cached *cached);
+void registry_cache_forget(struct registry *registry, struct node *node);
+/* Fills in cached_pages of the view that registry_view has just given: for a request whose pages have these hashes. */
+void registry_cache_view(struct registry *registry, const uint64_t *hashes, uint32_t count);
 
 /* --- links (registry_links.c) --- */
 /* The version of the KV frames between these two; 0: they have none in common, and are no pair. */

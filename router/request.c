@@ -54,17 +54,16 @@ void request_destroy(struct request *request)
     free(request->bias);
     free(request->bias_list);
     free(request->stop_ids);
+    free(request->page_hashes);
     free(request);
 }
 
 struct leg *leg_create(struct node *node, struct request *request, struct attempt_id id,
-                       enum leg_kind kind, uint64_t life_ns)
+                       enum leg_kind kind, struct leg_share share, uint64_t life_ns)
 {
     struct leg *leg = calloc(1, sizeof *leg);
     if (!leg)
         return NULL;
-    struct registry *registry = node->stream->registry;
-    uint64_t known = request->prompt.count + request->answer.received;
     leg->id = id;
     leg->node = node;
     leg->request = request;
@@ -72,23 +71,20 @@ struct leg *leg_create(struct node *node, struct request *request, struct attemp
     leg->state = LEG_SENT;
     leg->number = ++node->assignments;
     leg->life_ns = life_ns;
-    leg->prefill_tokens = kind == LEG_KIND_DECODE ? 0 : known;
-    leg->pages = registry_pages(registry, kind == LEG_KIND_PREFILL
-                                              ? known
-                                              : request->prompt.count + request->tokens_max - 1);
+    leg->share = share;
     HASH_ADD(hh, node->legs, id, sizeof leg->id, leg);
     list_push_back(&node->leg_list, &leg->node_link);
     list_push_back(&request->legs, &leg->request_link);
     node->leg_count++;
-    node->pages_taken += leg->pages;
-    node->prefill_tokens += leg->prefill_tokens;
+    node->pages_taken += share.pages;
+    node->prefill_tokens += share.prefill_tokens;
     return leg;
 }
 
 void leg_prefilled(struct leg *leg)
 {
-    leg->node->prefill_tokens -= leg->prefill_tokens;
-    leg->prefill_tokens = 0;
+    leg->node->prefill_tokens -= leg->share.prefill_tokens;
+    leg->share.prefill_tokens = 0;
 }
 
 void leg_gone(struct leg *leg)
@@ -99,7 +95,7 @@ void leg_gone(struct leg *leg)
     list_remove(&leg->node_link);
     list_remove(&leg->request_link);
     node->leg_count--;
-    node->pages_taken -= leg->pages;
+    node->pages_taken -= leg->share.pages;
     if (leg->request->source == leg)
         leg->request->source = NULL;
     if (leg->request->sink == leg)

@@ -61,6 +61,12 @@ enum leg_kind { LEG_KIND_PREFILL, LEG_KIND_DECODE, LEG_KIND_LOCAL };
 enum leg_state { LEG_SENT, LEG_HELD, LEG_ENDING };
 extern const struct sm_table leg_states;
 
+/* What a leg may take on its node, beyond what is in the cache there. */
+struct leg_share {
+    uint32_t pages;
+    uint64_t prefill_tokens; /* to compute */
+};
+
 struct leg {
     UT_hash_handle hh; /* in node->legs, by id */
     struct attempt_id id;
@@ -69,10 +75,9 @@ struct leg {
     struct request *request;
     enum leg_kind kind;
     uint8_t state;
-    uint64_t number;         /* of its Assign */
-    uint64_t life_ns;        /* last sign of life, patient time */
-    uint32_t pages;          /* that it may take there, as accounted in node->pages_taken */
-    uint64_t prefill_tokens; /* still to compute, as accounted in node->prefill_tokens */
+    uint64_t number;        /* of its Assign */
+    uint64_t life_ns;       /* last sign of life, patient time */
+    struct leg_share share; /* as accounted in node->pages_taken and node->prefill_tokens */
 };
 
 enum request_state {
@@ -115,8 +120,9 @@ struct request {
     Baton__Node__V1__Bias *bias;
     Baton__Node__V1__Bias **bias_list;
     uint32_t *stop_ids;
-    uint32_t tokens_max; /* of the answer */
-    uint32_t resumed;    /* tokens that the client came with */
+    uint32_t tokens_max;             /* of the answer */
+    uint32_t resumed;                /* tokens that the client came with */
+    uint8_t salt[PREFIX_SALT_BYTES]; /* whose cached pages it may find; zeros: everybody's */
     struct answer answer;
     bool answer_ready;    /* answer is initialised */
     uint64_t deadline_ns; /* DEADLINE_NONE: none */
@@ -135,6 +141,10 @@ struct request {
     uint64_t settle_ns, progress_ns; /* patient time */
     uint64_t renewed_ns;
     uint32_t deaths, replays, pair_failures;
+    /* the hashes of its whole pages, low halves [page_hash_count], of so many tokens on pages of that size */
+    uint64_t *page_hashes;
+    uint32_t page_hash_count, hashed_page_tokens;
+    uint64_t hashed_tokens;
 
     /* the end */
     enum status end_status;
@@ -164,7 +174,7 @@ static inline bool request_open(const struct request *request)
 
 /* NULL without memory. Accounts for it in the node and the request. */
 struct leg *leg_create(struct node *node, struct request *request, struct attempt_id id,
-                       enum leg_kind kind, uint64_t life_ns);
+                       enum leg_kind kind, struct leg_share share, uint64_t life_ns);
 /* The leg's first token has come: nothing is left to prefill. */
 void leg_prefilled(struct leg *leg);
 /* Takes it out of the node and the request, and frees it. */

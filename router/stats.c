@@ -50,6 +50,9 @@ enum status router_stats_init(struct router_stats *stats, struct metrics *metric
                                          "Registrations of nodes that ended by a fault", NULL);
     stats->refused_nodes = metrics_counter(metrics, "baton_nodes_refused_total",
                                            "Registrations that were refused", NULL);
+    stats->cache_forgotten = metrics_counter(
+        metrics, "baton_cache_index_forgotten_total",
+        "Cached pages of nodes that the router did not take note of, for want of room", NULL);
     stats->messages_out = metrics_counter(metrics, "baton_response_messages_total",
                                           "Messages sent to clients of Generate", NULL);
     return metrics_status(metrics, err);

@@ -22,6 +22,7 @@ struct router_stats {
     struct metric *stale[STALE_COUNT];
     struct metric *ttft_seconds, *itl_seconds;
     struct metric *node_deaths, *refused_nodes;
+    struct metric *cache_forgotten;
     struct metric *messages_out; /* GenerateResponse messages */
 };
 

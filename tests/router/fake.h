@@ -6,7 +6,7 @@
 #include "router/core.h"
 #include "tests/test.h"
 
-enum { FAKE_MESSAGES_MAX = 4096, FAKE_NODES_MAX = 8 };
+enum { FAKE_MESSAGES_MAX = 4096, FAKE_NODES_MAX = 8, FAKE_PAGE_TOKENS = 16, FAKE_PAGES_MAX = 256 };
 
 typedef Baton__Node__V1__RouterMessage router_message;
 
@@ -75,6 +75,7 @@ static inline void world_init(struct world *world)
     world_init_with(world, (struct core_options){.queue_max = 100,
                                                  .requests_max = 1000,
                                                  .replays_max = 8,
+                                                 .cache_index_entries = 10000,
                                                  .node_wait_ns = 20 * NS_PER_S});
 }
 
@@ -169,7 +170,7 @@ static inline void fake_register_fill(struct world *world, struct fake_node *nod
     out->identity.model_name = (char *)"toy";
     out->identity.arithmetic = (char *)"int8/kv-f16/layout-1";
     out->identity.kv_type = (char *)"f16";
-    out->identity.page_tokens = 16;
+    out->identity.page_tokens = FAKE_PAGE_TOKENS;
     out->identity.page_bytes = 4096;
     out->identity.layer_end = 30;
     out->identity.head_end = 3;
@@ -231,6 +232,19 @@ static inline void fake_link(struct world *world, struct fake_node *from, struct
                              bool up)
 {
     fake_link_rate(world, from, to, up, 0);
+}
+
+static inline void fake_cached(struct world *world, struct fake_node *node, bool reset,
+                               const uint64_t *added, size_t added_count, const uint64_t *removed,
+                               size_t removed_count)
+{
+    Baton__Node__V1__Cached cached = BATON__NODE__V1__CACHED__INIT;
+    cached.reset = reset;
+    cached.added = (uint64_t *)added;
+    cached.n_added = added_count;
+    cached.removed = (uint64_t *)removed;
+    cached.n_removed = removed_count;
+    fake_say(world, node, BATON__NODE__V1__NODE_MESSAGE__KIND_CACHED, &cached);
 }
 
 static inline Baton__Node__V1__AttemptId fake_id(const Baton__Node__V1__AttemptId *id)
@@ -326,6 +340,19 @@ static inline bool fake_heard(struct fake_node *node, Baton__Node__V1__RouterMes
 }
 
 /* --- requests --- */
+
+/* Whole pages of a sequence, hashed as the router tells its nodes to; returns how many. `salt` NULL: the common one. */
+static inline uint32_t fake_hashes(const struct world *world, const uint8_t *salt,
+                                   const uint32_t *ids, uint32_t count, uint64_t *hashes_out)
+{
+    static const uint8_t common[PREFIX_SALT_BYTES];
+    struct prefix_hash hashes[FAKE_PAGES_MAX];
+    uint32_t pages = prefix_hashes(&world->core.registry.prefix_key, salt ? salt : common, ids,
+                                   count, FAKE_PAGE_TOKENS, hashes);
+    for (uint32_t i = 0; i < pages; i++)
+        hashes_out[i] = hashes[i].low;
+    return pages;
+}
 
 /* Every id has the text of one letter. */
 static inline size_t fake_push(const void *vocabulary, struct detok *detok, uint32_t id, char *out)
