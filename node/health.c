@@ -175,6 +175,8 @@ static void gauges_declare(struct health *health)
     for (int i = 0; i < GAUGES; i++) {
         struct gauge *gauge = &health->gauges[i];
         *gauge = (struct gauge){health, i};
+        if (i == POOL_SHARED)
+            continue; /* these count as used */
         if (i <= GAUGE_TOTAL)
             metrics_gauge_callback(m, "baton_kv_pages", "KV pages by state", pool_gauge, gauge,
                                    "state", states[i], NULL);
