@@ -733,7 +733,7 @@ enum status kv_source_create(struct kv_links *links, const struct kv_source_opti
     struct kv_source_options *o = &source->options;
     o->transfers_max = o->transfers_max ? o->transfers_max : 256;
     o->pieces_max = o->pieces_max ? o->pieces_max : 4096;
-    o->parked_max = o->parked_max ? o->parked_max : 1024;
+    o->parked_max = o->parked_max ? o->parked_max : 4 * links->options.links_max;
     o->parked_peer_max = o->parked_peer_max ? o->parked_peer_max : 256;
     o->park_ns = o->park_ns ? o->park_ns : NS_PER_S;
     o->lease_ns = o->lease_ns ? o->lease_ns : 8 * NS_PER_S;

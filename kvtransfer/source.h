@@ -37,9 +37,9 @@ struct kv_shape {
 };
 
 struct kv_source_options {
-    unsigned transfers_max;   /* 0: 256 */
-    unsigned pieces_max;      /* of one transfer; 0: 4096 */
-    unsigned parked_max;      /* PULLs waiting for their assignment, over all peers; 0: 1024 */
+    unsigned transfers_max; /* 0: 256 */
+    unsigned pieces_max;    /* of one transfer; 0: 4096 */
+    unsigned parked_max; /* PULLs waiting for their assignment, over all peers; 0: 4 x the links */
     unsigned parked_peer_max; /* of one peer; 0: 256 */
     uint64_t park_ns;         /* 0: 1 s */
     uint64_t lease_ns;        /* 0: 8 s */

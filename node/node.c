@@ -338,10 +338,15 @@ static enum status memory_take(struct node_impl *impl, struct err *err)
     return STATUS_OK;
 }
 
+static uint32_t peers_max(const struct node_impl *impl)
+{
+    return impl->parts.peers_max ? impl->parts.peers_max : PEERS_MAX;
+}
+
 static enum status links_make(struct node_impl *impl, struct err *err)
 {
     struct node *node = &impl->node;
-    struct kv_links_options options = {.links_max = PEERS_MAX,
+    struct kv_links_options options = {.links_max = peers_max(impl),
                                        .reopen_ns = 500 * NS_PER_MS,
                                        .rate_max = node->options->kv_rate_max};
     struct kv_links_events events = {.context = node->peers, .link_changed = peers_link_changed};
@@ -383,7 +388,7 @@ static enum status parts_make(struct node_impl *impl, struct err *err)
     struct node *node = &impl->node;
     enum status status = memory_take(impl, err);
     if (!status)
-        status = peers_create(node, &node->peers, err);
+        status = peers_create(node, peers_max(impl), &node->peers, err);
     if (!status)
         status = links_make(impl, err);
     if (!status)

@@ -124,6 +124,7 @@ struct node_parts {
     const struct node_leg *prefill, *decode; /* NULL: such legs are refused */
     struct node_transport transport;
     const char *name, *grpc_address, *http_address; /* in use, for the registration */
+    uint32_t peers_max;                             /* other nodes; 0: PEERS_MAX */
     /* The router refused this node for good; `err` names the field. */
     void (*refused)(void *context, const struct err *err);
     /* The node has drained and left. */

@@ -31,16 +31,18 @@ struct peer {
 
 struct peers {
     struct node *node;
-    struct peer peers[PEERS_MAX];
     bool closing; /* links are ending with the node */
+    int max;
+    struct peer peers[]; /* [max] */
 };
 
-enum status peers_create(struct node *node, struct peers **peers_out, struct err *err)
+enum status peers_create(struct node *node, uint32_t max, struct peers **peers_out, struct err *err)
 {
-    struct peers *peers = calloc(1, sizeof *peers);
+    struct peers *peers = calloc(1, sizeof *peers + max * sizeof *peers->peers);
     if (!peers)
         return err_set(err, STATUS_MEMORY, "peers: no memory");
     peers->node = node;
+    peers->max = (int)max;
     *peers_out = peers;
     return STATUS_OK;
 }
@@ -100,7 +102,7 @@ static void peer_add(struct peers *peers, const Baton__Node__V1__Peer *of)
 {
     struct node *node = peers->node;
     struct peer *peer = NULL;
-    for (int i = 0; i < PEERS_MAX && !peer; i++)
+    for (int i = 0; i < peers->max && !peer; i++)
         if (!peers->peers[i].used)
             peer = &peers->peers[i];
     if (!peer)
@@ -137,7 +139,7 @@ static void peer_open(struct peers *peers, struct peer *peer)
 
 void peers_set(struct peers *peers, const Baton__Node__V1__Peers *list)
 {
-    for (int i = 0; i < PEERS_MAX; i++) {
+    for (int i = 0; i < peers->max; i++) {
         struct peer *peer = &peers->peers[i];
         bool kept = false;
         for (size_t k = 0; k < list->n_peers && !kept; k++)
@@ -148,7 +150,7 @@ void peers_set(struct peers *peers, const Baton__Node__V1__Peers *list)
     for (size_t k = 0; k < list->n_peers; k++) {
         const Baton__Node__V1__Peer *of = list->peers[k];
         bool known = of->incarnation == peers->node->incarnation;
-        for (int i = 0; i < PEERS_MAX && !known; i++)
+        for (int i = 0; i < peers->max && !known; i++)
             known = peers->peers[i].used && peers->peers[i].named &&
                     peers->peers[i].incarnation == of->incarnation;
         if (!known)
@@ -158,7 +160,7 @@ void peers_set(struct peers *peers, const Baton__Node__V1__Peers *list)
 
 void peers_clear(struct peers *peers)
 {
-    for (int i = 0; i < PEERS_MAX; i++)
+    for (int i = 0; i < peers->max; i++)
         if (peers->peers[i].used && peers->peers[i].named)
             peer_forget(&peers->peers[i]);
 }
@@ -193,7 +195,7 @@ void peers_link_changed(void *context, struct kv_link *link, enum kv_link_state 
 void peers_tick(struct peers *peers, uint64_t now_ns)
 {
     xfer_expect_tick(kv_links_xfer(peers->node->links), now_ns);
-    for (int i = 0; i < PEERS_MAX; i++) {
+    for (int i = 0; i < peers->max; i++) {
         struct peer *peer = &peers->peers[i];
         if (!peer->used)
             continue;

@@ -18,7 +18,9 @@ struct peers;
 
 enum { PEERS_MAX = 256 };
 
-enum status peers_create(struct node *node, struct peers **peers_out, struct err *err);
+/* Knows at most `max` others at once. */
+enum status peers_create(struct node *node, uint32_t max, struct peers **peers_out,
+                         struct err *err);
 void peers_destroy(struct peers *peers);
 /* The router's list. Entries that cannot be used are reported as Link{down} with a message. */
 void peers_set(struct peers *peers, const Baton__Node__V1__Peers *list);

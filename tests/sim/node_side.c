@@ -98,6 +98,7 @@ struct node_side *node_side_create(const struct node_side_options *options)
         .name = side->of.name,
         .grpc_address = "",
         .http_address = "",
+        .peers_max = 8,
         .refused = refused,
         .left = left,
         .context = side,
