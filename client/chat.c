@@ -21,7 +21,7 @@ enum { LINE_BYTES_MAX = 1 << 20 };
 struct chat_options {
     struct config_address server;
     const char *system;
-    uint64_t deadline_ns;
+    struct stream_patience patience;
     bool stats;
     struct sampling_options sampling;
 };
@@ -40,14 +40,7 @@ static const struct config_option table[] = {
      .flag_only = true,
      .help = "a system message that begins the conversation"},
     SAMPLING_ROWS(struct chat_options, sampling),
-    {.key = "deadline",
-     .type = CONFIG_DURATION,
-     FIELD(deadline_ns),
-     .flag_only = true,
-     .min = 1,
-     .max = INT64_C(86400) * 1000000000,
-     .argument = "SECONDS",
-     .help = "give an answer up after so long; unset: never"},
+    PATIENCE_ROWS(struct chat_options, patience),
     {.key = "stats",
      .type = CONFIG_BOOL,
      FIELD(stats),
@@ -189,7 +182,7 @@ static enum exit_code turn(struct client *client, const struct chat_options *opt
     request.sampling = sampling;
     struct stream_options stream = {
         .request = &request,
-        .timeout_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_NONE,
+        .patience = options->patience,
         .message = show,
     };
     struct answer answer;
@@ -278,7 +271,7 @@ int cmd_chat(int argc, char **argv)
         client_complain(schema.program, "%s", err.message);
         code = EXIT_CODE_USAGE;
     } else {
-        code = client_open(&client, schema.program, &options.server);
+        code = client_open(&client, schema.program, &options.server, options.patience.keepalive_ns);
         if (code == EXIT_CODE_DONE) {
             code = converse(&client, &options, &sampling);
             client_close(&client);

@@ -92,7 +92,7 @@ static void signal_caught(void *context, int signal_number)
 }
 
 enum exit_code client_open(struct client *client, const char *command,
-                           const struct config_address *server)
+                           const struct config_address *server, uint64_t keepalive_ns)
 {
     static const int numbers[] = {SIGINT, SIGTERM, 0};
     struct err err = ERR_INIT;
@@ -105,7 +105,9 @@ enum exit_code client_open(struct client *client, const char *command,
         goto failed;
     if (rpc_create(client->loop, &client->rpc, &err) != STATUS_OK)
         goto failed;
-    struct rpc_channel_options options = {.on_state = state_changed, .context = client};
+    struct rpc_channel_options options = {.keepalive_ms = (int)(keepalive_ns / NS_PER_MS),
+                                          .on_state = state_changed,
+                                          .context = client};
     if (rpc_channel_create(client->rpc, client->server, &options, &client->channel, &err) !=
         STATUS_OK)
         goto failed;

@@ -21,6 +21,7 @@
 #include "proto/rpc/rpc.h"
 
 #define CLIENT_SERVER_INITIAL "127.0.0.1:7070"
+#define CLIENT_KEEPALIVE_NS (10 * NS_PER_S)
 
 struct client {
     const char *command; /* "baton generate": begins every error */
@@ -37,9 +38,10 @@ struct client {
     struct loop_signals signals;
 };
 
-/* Blocks SIGINT and SIGTERM, creates loop and channel; connects when first needed. Prints its error. */
+/* Blocks SIGINT and SIGTERM, creates loop and channel; connects when first needed. Prints its error. A server that says
+ * nothing for `keepalive_ns` during a call is asked for a sign of life; after as long again its calls end as UNAVAILABLE. */
 enum exit_code client_open(struct client *client, const char *command,
-                           const struct config_address *server);
+                           const struct config_address *server, uint64_t keepalive_ns);
 void client_close(struct client *client);
 
 /* One unary call. EXIT_CODE_DONE: *response_out is to be freed with protobuf_c_message_free_unpacked(…, NULL). Otherwise the

@@ -124,7 +124,7 @@ int cmd_status(int argc, char **argv)
     int code;
     if (!config_start(&status_schema, argc, argv, &options, &config, &code))
         return code;
-    code = client_open(&client, status_schema.program, &options.server);
+    code = client_open(&client, status_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
     if (code == EXIT_CODE_DONE) {
         code = get_status(&client, &status);
         if (code == EXIT_CODE_DONE) {
@@ -235,7 +235,7 @@ int cmd_drain(int argc, char **argv)
     if (!config_start(&drain_schema, argc, argv, &options, &config, &code))
         return code;
     const char *node = config_positionals(config).items[0];
-    code = client_open(&client, drain_schema.program, &options.server);
+    code = client_open(&client, drain_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
     if (code == EXIT_CODE_DONE) {
         Baton__V1__DrainRequest request = BATON__V1__DRAIN_REQUEST__INIT;
         request.node = (char *)node;
@@ -287,7 +287,7 @@ int cmd_role(int argc, char **argv)
     int code;
     if (!config_start(&role_schema, argc, argv, &options, &config, &code))
         return code;
-    code = client_open(&client, role_schema.program, &options.server);
+    code = client_open(&client, role_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
     if (code == EXIT_CODE_DONE) {
         Baton__V1__SetRoleRequest request = BATON__V1__SET_ROLE_REQUEST__INIT;
         request.node = (char *)config_positionals(config).items[0];

@@ -20,8 +20,8 @@ struct generate_options {
     struct config_address server;
     const char *prompt, *token_ids, *file, *system;
     bool chat, parse_special, json, stats;
-    uint64_t deadline_ns;
     int64_t logprobs;
+    struct stream_patience patience;
     struct sampling_options sampling;
 };
 
@@ -74,14 +74,7 @@ static const struct config_option table[] = {
      .flag_only = true,
      .max = UINT32_MAX,
      .help = "with --json: log-probabilities of each token and the N best"},
-    {.key = "deadline",
-     .type = CONFIG_DURATION,
-     FIELD(deadline_ns),
-     .flag_only = true,
-     .min = 1,
-     .max = INT64_C(86400) * 1000000000,
-     .argument = "SECONDS",
-     .help = "give up after so long; unset: never"},
+    PATIENCE_ROWS(struct generate_options, patience),
     {.key = "json",
      .type = CONFIG_BOOL,
      FIELD(json),
@@ -216,14 +209,15 @@ static void show(void *context, const Baton__V1__GenerateResponse *message, cons
 static int run(const struct generate_options *options, Baton__V1__GenerateRequest *request)
 {
     struct client client;
-    enum exit_code code = client_open(&client, schema.program, &options->server);
+    enum exit_code code =
+        client_open(&client, schema.program, &options->server, options->patience.keepalive_ns);
     if (code != EXIT_CODE_DONE)
         return code;
     struct output output = {.json = options->json};
     struct answer answer;
     struct stream_options stream = {
         .request = request,
-        .timeout_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_NONE,
+        .patience = options->patience,
         .message = show,
         .context = &output,
     };

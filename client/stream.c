@@ -10,7 +10,6 @@
 
 enum { TEXT_FIELD = 3 }; /* GenerateResponse.text */
 
-#define RESUME_WINDOW_NS (60 * NS_PER_S)
 #define RESUME_WAIT_FIRST_NS (100 * NS_PER_MS)
 #define RESUME_WAIT_MAX_NS NS_PER_S
 
@@ -24,6 +23,7 @@ struct stream {
     enum grpc_code code;
     char message[512];
     struct err broken; /* the server broke the protocol: code != OK */
+    bool gave_up;      /* after trying for as long as `patience.resume_ns` says */
 };
 
 void answer_finish(struct answer *answer)
@@ -211,8 +211,12 @@ static enum exit_code judge(struct stream *stream)
             client_complain_unreached(client, stream->message);
             return EXIT_CODE_NO_SERVER;
         }
-        client_complain(client->command, "%s: %s: %s%s", client->server,
-                        client_grpc_code_name(stream->code), stream->message,
+        char tried[64] = "";
+        if (stream->gave_up && stream->options->patience.resume_ns)
+            snprintf(tried, sizeof tried, "; tried again for %g s",
+                     (double)stream->options->patience.resume_ns / (double)NS_PER_S);
+        client_complain(client->command, "%s: %s: %s%s%s", client->server,
+                        client_grpc_code_name(stream->code), stream->message, tried,
                         answer->id_count ? " (after a part of the answer)" : "");
         bool vanished = stream->code == GRPC_CODE_UNAVAILABLE && client->state != RPC_CHANNEL_READY;
         return answer->id_count || vanished ? EXIT_CODE_HALF_WAY : EXIT_CODE_REFUSED;
@@ -240,7 +244,7 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
     struct stream stream = {.client = client, .options = options, .answer = answer_out};
     uint64_t now_ns = clock_now_ns();
     uint64_t deadline_ns =
-        options->timeout_ns == DEADLINE_NONE ? DEADLINE_NONE : now_ns + options->timeout_ns;
+        options->patience.deadline_ns ? now_ns + options->patience.deadline_ns : DEADLINE_NONE;
     uint64_t wait_ns = RESUME_WAIT_FIRST_NS, give_up_ns = 0;
     enum exit_code code;
     client->on_interrupt = on_interrupt;
@@ -262,11 +266,10 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
         if (stream.progressed || !give_up_ns) {
             /* each break has its own window, so that a long answer may survive many */
             wait_ns = RESUME_WAIT_FIRST_NS;
-            give_up_ns = now_ns + RESUME_WINDOW_NS;
-            if (give_up_ns > deadline_ns)
-                give_up_ns = deadline_ns;
+            give_up_ns = now_ns + options->patience.resume_ns;
         }
-        if (now_ns + wait_ns >= give_up_ns) {
+        if (now_ns + wait_ns >= give_up_ns || now_ns + wait_ns >= deadline_ns) {
+            stream.gave_up = now_ns + wait_ns >= give_up_ns;
             code = judge(&stream);
             break;
         }

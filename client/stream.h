@@ -4,7 +4,10 @@
  *
  *     ask ──▶ tokens ──▶ last message ─────────────────────────────────▶ done
  *      ▲         │ UNAVAILABLE or the connection gone                      │ other status
- *      └─ wait ◀─┘  (100 ms, doubling to 1 s; at most 60 s, or --deadline) └──▶ refused, or failed half-way
+ *      └─ wait ◀─┘  (100 ms, doubling to 1 s; --resume, or --deadline)     └──▶ refused, or failed half-way
+ *
+ * A router that is frozen, or that no packet reaches any more, breaks no stream by itself: it is asked for a sign of life
+ * (--keepalive), and without one the connection counts as gone. A router that only has nothing to say answers, and is waited for.
  *
  * Before the first token a lost connection asks again from the start (nothing was delivered), but a server that answers with
  * a status is believed at once.
@@ -16,10 +19,35 @@
 #include "client/client.h"
 #include "proto/baton/v1/baton.pb-c.h"
 
+/* How long to wait for what; generate and chat share these rows. */
+struct stream_patience {
+    uint64_t deadline_ns;  /* for the whole answer; 0: none */
+    uint64_t keepalive_ns; /* see client_open */
+    uint64_t resume_ns;    /* from a break on, for the next message */
+};
+
+#define PATIENCE_ROW(key_, struct_type, member) \
+    .key = key_, .type = CONFIG_DURATION, CONFIG_FIELD(struct_type, member), .flag_only = true
+#define PATIENCE_ROWS(struct_type, member)                                                       \
+    {PATIENCE_ROW("deadline", struct_type, member.deadline_ns), .min = 1,                        \
+     .max = INT64_C(86400) * 1000000000, .argument = "SECONDS",                                  \
+     .help = "give an answer up after so long; unset: never"},                                   \
+        {PATIENCE_ROW("keepalive", struct_type, member.keepalive_ns),                            \
+         .min = INT64_C(2) * 1000000000,                                                         \
+         .max = INT64_C(3600) * 1000000000,                                                      \
+         .argument = "SECONDS",                                                                  \
+         .initial = "10",                                                                        \
+         .help = "ask a silent router for a sign of life; without one for as long, it is gone"}, \
+    {                                                                                            \
+        PATIENCE_ROW("resume", struct_type, member.resume_ns),                                   \
+            .max = INT64_C(86400) * 1000000000, .argument = "SECONDS", .initial = "60",          \
+            .help = "after a break, try for so long to go on with the next token; 0: not at all" \
+    }
+
 struct stream_options {
     /* `resume` must be unset; it and the seed are filled in here for each attempt */
     Baton__V1__GenerateRequest *request;
-    uint64_t timeout_ns; /* for the whole answer; DEADLINE_NONE: none */
+    struct stream_patience patience;
     /* Each message as it arrives, its positions checked; `text` may hold NUL bytes. May be NULL. */
     void (*message)(void *context, const Baton__V1__GenerateResponse *message, const char *text,
                     size_t text_bytes);

@@ -18,7 +18,7 @@ from concurrent import futures
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 import grpc
 import tap
-from cluster import BUILD, pb, pb_grpc
+from cluster import BUILD, SLACK, pb, pb_grpc
 
 BATON = os.path.join(BUILD, "baton")
 SEED = 2**64 - 5
@@ -34,13 +34,14 @@ WHOLE = "".join(text_of(i) for i in range(len(IDS)))
 
 
 class Generation(pb_grpc.GenerationServicer):
-    """Answers with IDS; `die` kills the process before that token, `fail` ends with a status there."""
+    """Answers with IDS; `die` kills the process before that token, `fail` ends with a status there, `think` waits there."""
 
-    def __init__(self, die, fail, slow, skip):
-        self.die, self.fail, self.slow, self.skip = die, fail, slow, skip
+    def __init__(self, die, fail, slow, skip, think):
+        self.die, self.fail, self.slow, self.skip, self.think = die, fail, slow, skip, think
 
     def Generate(self, request, context):
         start = 0
+        print("resumed" if request.HasField("resume") else "asked", flush=True)
         if request.HasField("resume"):
             resume = request.resume
             start = len(resume.received.ids)
@@ -55,8 +56,8 @@ class Generation(pb_grpc.GenerationServicer):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fail and position == self.fail[0]:
                 context.abort(grpc.StatusCode[self.fail[1]], "as asked")
-            if self.slow:
-                time.sleep(self.slow)
+            if self.slow or position == self.think:
+                time.sleep(5 if position == self.think else self.slow)
                 if not context.is_active():
                     print("cancelled", flush=True)
                     return
@@ -98,10 +99,11 @@ class Admin(pb_grpc.ClusterServicer):
         return pb.DrainResponse()
 
 
-def serve(port, die=-1, fail="", slow=0.0, skip=10**6):
-    server = grpc.server(futures.ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+def serve(port, die=-1, fail="", slow=0.0, skip=10**6, think=-1):
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=[
+        ("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 1000)])  # as the router
     fail = (int(fail.split(":")[0]), fail.split(":")[1]) if fail else None
-    pb_grpc.add_GenerationServicer_to_server(Generation(int(die), fail, float(slow), int(skip)), server)
+    pb_grpc.add_GenerationServicer_to_server(Generation(int(die), fail, float(slow), int(skip), int(think)), server)
     pb_grpc.add_ClusterServicer_to_server(Admin(), server)
     assert server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
@@ -219,6 +221,45 @@ def test_a_router_that_stays_dead_is_exit_5():
         assert len(err.splitlines()) == 1 and "UNAVAILABLE" in err and time.monotonic() - started < 30, err
 
 
+def test_a_frozen_router_is_given_up():
+    """Nothing breaks its stream: its kernel goes on taking what is sent. Without a deadline the client waits for signs of life."""
+    with Router(slow=0.05) as talking, Router(slow=30) as thinking:  # after some tokens, and before the first
+        children = [start(router, "--keepalive", "2", "--resume", "3") for router in (talking, thinking)]
+        assert children[0].stdout.read(1) == b"a"
+        assert thinking.child.stdout.readline() == "asked\n"
+        for router in (talking, thinking):
+            router.child.send_signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        for child in children:
+            out, err = child.communicate(timeout=60)
+            seconds = time.monotonic() - frozen
+            assert child.returncode == 5 and seconds < (2 * 2 + 3 + 2) * SLACK, (child.returncode, seconds)
+            lines = err.decode().splitlines()
+            assert len(lines) == 1 and "UNAVAILABLE" in lines[0] and "; tried again for 3 s" in lines[0], lines
+            assert ("(after a part of the answer)" in lines[0]) == (child == children[0]), lines
+
+
+def test_a_router_that_wakes_again_is_resumed():
+    with Router(slow=0.05) as router:
+        child = start(router, "--keepalive", "2")
+        assert child.stdout.read(1) == b"a"
+        router.child.send_signal(signal.SIGSTOP)
+        time.sleep(5)
+        router.child.send_signal(signal.SIGCONT)
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 0 and b"a" + out == WHOLE.encode(), (child.returncode, out, err)
+        router.child.kill()
+        assert "resumed" in router.child.stdout.read().split(), "its stream was kept"
+
+
+def test_a_router_that_has_nothing_to_say_is_waited_for():
+    with Router(think=3) as router:
+        code, out, err = run(router, "--keepalive", "2")
+        assert code == 0 and out == WHOLE.encode(), (code, out, err)
+        router.child.kill()
+        assert router.child.stdout.read().split() == ["asked"]
+
+
 def test_refusals_are_exit_4_and_one_line():
     with Router() as router:
         child = subprocess.run([BATON, "generate", "-s", router.address, "-p", "what?"], capture_output=True, text=True)
@@ -258,7 +299,7 @@ def test_an_interrupt_cancels():
         child.send_signal(signal.SIGINT)
         child.communicate(timeout=30)
         assert child.returncode == 130, child.returncode
-        assert router.child.stdout.readline() == "cancelled\n"
+        assert router.child.stdout.readline() + router.child.stdout.readline() == "asked\ncancelled\n"
 
 
 def test_an_interrupt_while_resuming():
