@@ -50,5 +50,9 @@ const struct config_key config_keys[] = {
     {"sequences_max", CONFIG_COMMON | CONFIG_NODE},
     {"steps_in_flight", CONFIG_COMMON | CONFIG_NODE},
     {"gap_ms", CONFIG_COMMON | CONFIG_NODE},
+    {"reserve", CONFIG_COMMON | CONFIG_NODE},
+    {"preempt", CONFIG_COMMON | CONFIG_NODE},
+    {"swap_memory", CONFIG_COMMON | CONFIG_NODE},
+    {"preempt_every", CONFIG_COMMON | CONFIG_NODE},
 };
 const size_t config_key_count = sizeof config_keys / sizeof config_keys[0];

@@ -200,7 +200,7 @@ void engine_progress(const struct engine *engine,
 /* Zeroes pages (and forgets their checksums) before steps that are submitted later. For pages that will be computed into;
  * not for pages that receive pieces: those are overwritten whole, and the zeroing would come in between. */
 void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t count);
-/* Forgets the checksums of pages, as zeroing does, without touching their bytes. */
+/* Forgets the checksums of pages, as zeroing does, without touching their bytes, also where zeroing was still to come. */
 void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t count);
 /* Tests: fills with NaN, in stream order. Only with poison_pages. */
 void engine_pages_poison(struct engine *engine, const uint32_t *pages, uint32_t count);

@@ -54,6 +54,8 @@ void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t 
     for (uint32_t i = 0; i < count; i++) {
         assert(pages[i] < engine->info.page_count);
         engine->sealed_runs[pages[i]] = 0;
+        if (engine->fill_pending[pages[i]] != FILL_NONE)
+            engine->fill_pending[pages[i]] = FILL_DROPPED; /* of an owner that never used it */
     }
 }
 

@@ -89,13 +89,15 @@ static enum status sampling_take(const struct node *node, const Baton__Node__V1_
     return sampling_params_check(&params, node->info->vocab_size, err);
 }
 
-/* Pages for the rows that will be computed: the last token of an answer is never a row. */
+/* Pages for the rows that will be computed: the last token of an answer is never a row. A prompt that leaves does not grow. */
 static void pages_count(const struct node *node, struct work *work)
 {
     uint32_t page_tokens = node->info->page_tokens;
     uint32_t known = work_total(work), last = work->prompt_count + work->answer_max - 1;
     uint32_t rows = work->leg == WORK_LEG_PREFILL || last < known ? known : last;
-    work->pages_needed = (rows + page_tokens - 1) / page_tokens;
+    work->pages_whole = (rows + page_tokens - 1) / page_tokens;
+    work->pages_needed =
+        preempt_pages_first(known, page_tokens, work->pages_whole, node->preempt.early);
     work->pages_moved = work->leg == WORK_LEG_LOCAL ? 0 : (known + page_tokens - 1) / page_tokens;
 }
 
@@ -123,6 +125,7 @@ static enum status assign_take(struct node *node, const Baton__Node__V1__Assign 
         memcpy(work->tokens + assign->n_prompt, assign->generated,
                assign->n_generated * sizeof *work->tokens);
     work->answer_max = assign->tokens_max;
+    work->preempted_count = work->generated_count;
     work->age = assign->age;
     work->alone = assign->alone;
     work->last_leg = assign->last_leg;
@@ -133,8 +136,8 @@ static enum status assign_take(struct node *node, const Baton__Node__V1__Assign 
     work->source_incarnation = assign->source_incarnation;
     work->source_number = assign->source_number;
     pages_count(node, work);
-    if (work->pages_needed > node->pool.total)
-        return err_set(err, STATUS_FULL, "needs %u pages, the pool has %u", work->pages_needed,
+    if (work->pages_whole > node->pool.total)
+        return err_set(err, STATUS_FULL, "needs %u pages, the pool has %u", work->pages_whole,
                        node->pool.total);
     return STATUS_OK;
 }
@@ -244,7 +247,7 @@ static void settle_take(struct node *node, const Baton__Node__V1__Settle *settle
 {
     struct kv_id attempt = attempt_of(settle->attempt);
     struct work *work = work_find(&node->table, attempt);
-    bool complete = work && work->state == WORK_DECODING;
+    bool complete = work && (work->joined || work->state == WORK_DECODING);
     outbox_report(&node->outbox, attempt,
                   complete ? BATON__NODE__V1__REPORT__KIND__COMPLETE
                            : BATON__NODE__V1__REPORT__KIND__INCOMPLETE,

@@ -50,6 +50,13 @@ static void submit_waiting(struct copies *copies)
 void copies_begin(struct copies *copies, struct work *work, enum engine_copy_kind kind,
                   uint32_t page, uint32_t run, const uint64_t *expected)
 {
+    void *host = kind == ENGINE_COPY_VERIFY ? NULL : copies_memory(copies, page, run);
+    copies_begin_at(copies, work, kind, page, run, host, expected);
+}
+
+void copies_begin_at(struct copies *copies, struct work *work, enum engine_copy_kind kind,
+                     uint32_t page, uint32_t run, void *host, const uint64_t *expected)
+{
     struct copy_slot *slot = &copies->slots[(size_t)page * copies->run_count + run];
     assert(!slot->work);
     slot->work = work;
@@ -58,7 +65,7 @@ void copies_begin(struct copies *copies, struct work *work, enum engine_copy_kin
         .kind = kind,
         .page = page,
         .run = run,
-        .host = kind == ENGINE_COPY_VERIFY ? NULL : copies_memory(copies, page, run),
+        .host = host,
         .expect = expected != NULL,
         .expected = expected ? *expected : 0,
         .cookie = slot,

@@ -46,6 +46,9 @@ static inline bool copies_mirrored(const struct copies *copies)
     return copies->mirror != NULL;
 }
 /* Begins one; work->copies counts it until copies_done. */
+void copies_begin_at(struct copies *copies, struct work *work, enum engine_copy_kind kind,
+                     uint32_t page, uint32_t run, void *host, const uint64_t *expected);
+/* The same from or to where the transport reads or writes the piece. */
 void copies_begin(struct copies *copies, struct work *work, enum engine_copy_kind kind,
                   uint32_t page, uint32_t run, const uint64_t *expected);
 /* COPY_DONE came: gives the work that began it (NULL: over since, and its entry in use by another). */

@@ -17,7 +17,14 @@ struct gauge {
     int what;
 };
 
-enum { GAUGE_TOTAL = POOL_STATE_COUNT, GAUGE_WAITING, GAUGE_RUNNING, GAUGE_TRANSFERRING, GAUGES };
+enum {
+    GAUGE_TOTAL = POOL_STATE_COUNT,
+    GAUGE_WAITING,
+    GAUGE_RUNNING,
+    GAUGE_TRANSFERRING,
+    GAUGE_PREEMPTED,
+    GAUGES
+};
 
 /* A counter of the links, as it was last seen. */
 struct mirror {
@@ -85,9 +92,24 @@ static double sequence_gauge(void *context)
         return load.sequences_waiting;
     case GAUGE_RUNNING:
         return load.sequences_running;
+    case GAUGE_PREEMPTED:
+        return load.sequences_preempted;
     default:
         return load.sequences_transferring;
     }
+}
+
+static double swap_total_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node ? health->node->preempt.swap.page_count : 0;
+}
+
+static double swap_used_gauge(void *context)
+{
+    struct health *health = context;
+    const struct swap *swap = health->node ? &health->node->preempt.swap : NULL;
+    return swap ? swap->page_count - swap->free_count : 0;
 }
 
 static double cancel_gauge(void *context)
@@ -170,7 +192,8 @@ static void gauges_declare(struct health *health)
                                          [GAUGE_TOTAL] = "total",
                                          [GAUGE_WAITING] = "waiting",
                                          [GAUGE_RUNNING] = "running",
-                                         [GAUGE_TRANSFERRING] = "transferring"};
+                                         [GAUGE_TRANSFERRING] = "transferring",
+                                         [GAUGE_PREEMPTED] = "preempted"};
     struct metrics *m = health->metrics;
     for (int i = 0; i < GAUGES; i++) {
         struct gauge *gauge = &health->gauges[i];
@@ -184,6 +207,10 @@ static void gauges_declare(struct health *health)
             metrics_gauge_callback(m, "baton_sequences", "Sequences by state", sequence_gauge,
                                    gauge, "state", states[i], NULL);
     }
+    const char *swap = "baton_swap_pages";
+    const char *swap_help = "Host memory for sequences that gave way, in KV pages";
+    metrics_gauge_callback(m, swap, swap_help, swap_total_gauge, health, "state", "total", NULL);
+    metrics_gauge_callback(m, swap, swap_help, swap_used_gauge, health, "state", "used", NULL);
     metrics_gauge_callback(m, "baton_cancel_layers_max",
                            "The most layers that began between a cancel and its effect",
                            cancel_gauge, health, NULL);

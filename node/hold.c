@@ -11,12 +11,16 @@ static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTI
 
 static void work_begin(struct node *node, struct work *work)
 {
-    bool fetched = work->leg == WORK_LEG_DECODE;
+    bool fetched = work->state == WORK_WAITING && work->leg == WORK_LEG_DECODE;
     enum status status = pool_take(&node->pool, work->pages_needed,
                                    fetched ? POOL_RESERVED : POOL_USED, work->index, work->pages);
     assert(status == STATUS_OK);
     (void)status;
     work->page_count = work->pages_needed;
+    if (work->state == WORK_PREEMPTED && work->save == PREEMPT_SAVE_SWAP) {
+        preempt_resume(node, work);
+        return;
+    }
     /* what is computed into starts as zeros; what is received is overwritten whole */
     if (fetched)
         engine_pages_unseal(node->engine, work->pages, work->pages_moved);
@@ -24,47 +28,9 @@ static void work_begin(struct node *node, struct work *work)
     if (work->page_count > zero_begin)
         engine_pages_zero(node->engine, work->pages + zero_begin, work->page_count - zero_begin);
     work_move(work, fetched ? WORK_FETCHING : WORK_PROMPT, loop_now_ns(node->loop));
-    const struct node_leg *leg = node->legs[work->leg];
+    const struct node_leg *leg = work->preemptions ? NULL : node->legs[work->leg];
     if (leg && leg->begin)
         leg->begin(node->leg_selves[work->leg], work);
-}
-
-/* Pages that will be free soon without anybody being dropped. */
-static uint32_t pages_coming(const struct node *node)
-{
-    uint32_t pages = 0;
-    list_for_each(it, &node->table.states[WORK_ENDING]) pages +=
-        container_of(it, struct work, link)->page_count;
-    return pages;
-}
-
-/* Asks the youngest to give way to `asker`; see "No circular wait" in docs/PROTOCOL.md. */
-static void pages_ask(struct node *node, const struct pool_waiter *asker)
-{
-    uint32_t have = pool_count(&node->pool, POOL_FREE) + pages_coming(node);
-    if (have >= asker->pages)
-        return;
-    uint32_t holder_count = 0;
-    for (uint32_t i = 0; i < node->table.count; i++) {
-        const struct work *work = &node->table.works[i];
-        if (!work_live(work) || !work->page_count)
-            continue;
-        node->holders[holder_count++] = (struct pool_holder){
-            .age = work->age,
-            .pages = work->page_count,
-            .index = i,
-            .droppable = work->state == WORK_HOLDING || work->state == WORK_FETCHING ||
-                         work->state == WORK_ORPHAN,
-        };
-    }
-    uint32_t victim_count =
-        pool_victims(node->holders, holder_count, asker->age, asker->pages - have, node->victims);
-    for (uint32_t i = 0; i < victim_count; i++) {
-        metric_add(node->counted.dropped, 1);
-        node_work_fail(node, &node->table.works[node->victims[i]],
-                       BATON__NODE__V1__REPORT__KIND__DROPPED, STATUS_DROPPED,
-                       "its pages went to an older request");
-    }
 }
 
 void node_pages_give(struct node *node)
@@ -73,15 +39,20 @@ void node_pages_give(struct node *node)
         struct pool_waiter *waiter = pool_wait_first(&node->pool);
         if (!waiter)
             return;
-        if (waiter->pages > pool_count(&node->pool, POOL_FREE)) {
-            pages_ask(node, waiter);
+        struct work *work = &node->table.works[waiter->owner];
+        if (waiter->pages > pool_available(&node->pool)) {
+            grow_ask(node, waiter);
             node_works_settle(node); /* what was dropped is free by now, most often */
         }
-        if (waiter->pages > pool_count(&node->pool, POOL_FREE))
+        if (waiter->pages > pool_available(&node->pool))
             return;
-        struct work *work = &node->table.works[waiter->owner];
+        if (work->state != WORK_DECODING && !grow_may_enter(node, work, waiter->pages))
+            return;
         pool_wait_end(waiter);
-        work_begin(node, work);
+        if (work->state == WORK_DECODING)
+            grow_take(node, work);
+        else
+            work_begin(node, work);
     }
 }
 
@@ -108,6 +79,7 @@ static void work_settle(struct node *node, struct work *work)
 {
     uint64_t now_ns = loop_now_ns(node->loop);
     if (work->state == WORK_ENDING && work_drained(node, work)) {
+        preempt_forget(node, work);
         pool_free(&node->pool, work->index, work->pages, work->page_count);
         work->page_count = 0;
         engine_slot_release(node->engine, work->slot);
@@ -118,6 +90,7 @@ static void work_settle(struct node *node, struct work *work)
         work_move(work, WORK_QUARANTINED, now_ns);
         ended_report(node, work);
     } else if (work->state == WORK_QUARANTINED && work_drained(node, work)) {
+        preempt_forget(node, work);
         pool_recover(&node->pool, work->pages, work->page_count);
         work->page_count = 0;
         engine_slot_release(node->engine, work->slot);
@@ -129,6 +102,7 @@ static void work_settle(struct node *node, struct work *work)
 
 void node_works_settle(struct node *node)
 {
+    preempt_settle(node);
     /* in this order, so that what has nothing to wait for goes all the way */
     static const uint8_t states[] = {WORK_ENDING, WORK_QUARANTINED, WORK_LEAVING};
     for (int i = 0; i < 3; i++)
@@ -188,6 +162,7 @@ void node_work_join(struct node *node, struct work *work)
     assert(work->first_known && work->first.position == work->generated_count);
     pool_fill(&node->pool, work->index, work->pages, work->page_count);
     work->rows_submitted = work_total(work); /* P computed all of them */
+    work->joined = true;
     work_move(work, WORK_DECODING, loop_now_ns(node->loop));
     outbox_report(&node->outbox, work->key.transfer, BATON__NODE__V1__REPORT__KIND__JOINED,
                   STATUS_OK, "");

@@ -36,25 +36,33 @@ void node_load(const struct node *node, Baton__Node__V1__Load *load)
     load->pages_cached = pool_count(pool, POOL_CACHED);
     load->pages_reserved = pool_count(pool, POOL_RESERVED);
     load->pages_quarantined = pool_count(pool, POOL_QUARANTINED);
-    for (uint32_t i = 0; i < node->table.count; i++) {
-        const struct work *work = &node->table.works[i];
-        if (work->state == WORK_WAITING)
-            load->sequences_waiting++;
-        else if (work->state == WORK_PROMPT || work->state == WORK_DECODING)
-            load->sequences_running++;
-        else if (work_live(work))
-            load->sequences_transferring++;
-        if (work->leg != WORK_LEG_DECODE &&
-            (work->state == WORK_WAITING || work->state == WORK_PROMPT) &&
-            work->rows_submitted < work_total(work))
-            load->prefill_tokens_waiting += work_total(work) - work->rows_submitted;
-    }
+    const struct work_table *table = &node->table;
+    load->sequences_waiting = work_count(table, SM_TO(WORK_WAITING));
+    load->sequences_running = work_count(table, SM_TO(WORK_PROMPT) | SM_TO(WORK_DECODING));
+    load->sequences_preempted =
+        work_count(table, SM_TO(WORK_SAVING) | SM_TO(WORK_PREEMPTED) | SM_TO(WORK_RESTORING));
+    load->sequences_transferring =
+        work_count(table, SM_TO(WORK_HOLDING) | SM_TO(WORK_FETCHING) | SM_TO(WORK_ORPHAN));
+    static const uint8_t prompts[] = {WORK_WAITING, WORK_PROMPT, WORK_PREEMPTED};
+    for (size_t i = 0; i < sizeof prompts; i++)
+        list_for_each(it, &table->states[prompts[i]])
+        {
+            const struct work *work = container_of(it, struct work, link);
+            bool computes = work->leg != WORK_LEG_DECODE || work->preemptions;
+            if (computes && work->rows_submitted < work_total(work))
+                load->prefill_tokens_waiting += work_total(work) - work->rows_submitted;
+        }
+    load->preemptions_swapped = node->preempt.swapped;
+    load->preemptions_recomputed = node->preempt.recomputed;
+    load->recomputed_tokens = node->preempt.recomputed_tokens;
+    load->decode_step_us = (uint32_t)(node->steps.pace.decode_ns / NS_PER_US);
     struct engine_progress progress;
     engine_progress(node->engine, &progress);
     load->prefill_tokens_per_s = (uint32_t)node->steps.prompt_tokens_per_s;
     load->serving = node_serving(node, NULL);
     load->cancel_layers_max = engine_cancel_layers_max(node->engine);
-    load->checksum_failures = kv_links_counters(node->links)->checksum_failures;
+    load->checksum_failures =
+        kv_links_counters(node->links)->checksum_failures + node->preempt.checksum_failures;
     load->stale_frames = node_stale_frames(node);
     load->layers_finished = progress.layers_finished;
 }
@@ -302,6 +310,14 @@ static void metrics_declare(struct node *node)
                                     "Streams to the router that ended, with all their work", NULL);
     c->dropped = metrics_counter(m, "baton_dropped_total",
                                  "Sources and reservations given up for an older request", NULL);
+    const char *preempted = "baton_preemptions_total";
+    const char *preempted_help = "Sequences that gave their pages up to come back later";
+    c->preempted_swap = metrics_counter(m, preempted, preempted_help, "way", "swap", NULL);
+    c->preempted_recompute =
+        metrics_counter(m, preempted, preempted_help, "way", "recompute", NULL);
+    c->recomputed =
+        metrics_counter(m, "baton_recomputed_tokens_total",
+                        "Positions computed again after their pages were given up", NULL);
     static const char *const verdicts[] = {"full", "draining", "invalid"};
     for (int i = 0; i < 3; i++)
         c->refused[i] = metrics_counter(m, "baton_assignments_refused_total",
@@ -324,13 +340,15 @@ static enum status memory_take(struct node_impl *impl, struct err *err)
         status = outbox_init(&node->outbox, node->info->seqs_max + works);
     if (!status)
         status = step_loop_init(node);
-    node->holders = calloc(works, sizeof *node->holders);
-    node->victims = calloc(works, sizeof *node->victims);
+    if (!status)
+        status = preempt_init(node);
     impl->alive_ids = calloc(works, sizeof *impl->alive_ids);
     impl->alive = calloc(works, sizeof *impl->alive);
-    if (status || !node->holders || !node->victims || !impl->alive_ids || !impl->alive)
-        return err_set(err, STATUS_MEMORY, "node: no memory for %u sequences of %u tokens", works,
-                       context);
+    if (status || !impl->alive_ids || !impl->alive)
+        return err_set(
+            err, STATUS_MEMORY,
+            "node: no memory for %u sequences of %u tokens and %llu bytes of swap_memory", works,
+            context, (unsigned long long)node->options->swap_memory);
     for (uint32_t i = 0; i < works; i++) {
         baton__node__v1__attempt_id__init(&impl->alive_ids[i]);
         impl->alive[i] = &impl->alive_ids[i];
@@ -473,8 +491,7 @@ void node_destroy(struct node *node)
     outbox_finish(&node->outbox);
     work_table_finish(&node->table);
     pool_finish(&node->pool);
-    free(node->holders);
-    free(node->victims);
+    preempt_finish(node);
     free(impl->alive_ids);
     free(impl->alive);
     free(impl);

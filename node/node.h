@@ -29,6 +29,7 @@
 #include "node/options.h"
 #include "node/outbox.h"
 #include "node/peers.h"
+#include "node/preempt.h"
 #include "node/registration.h"
 #include "node/step.h"
 #include "node/work.h"
@@ -64,6 +65,7 @@ struct node_metrics {
     struct metric *steps, *rows;
     struct metric *stale_assign, *stale_renew, *stale_first_token, *stale_stream;
     struct metric *self_stops, *dropped, *refused[3];
+    struct metric *preempted_swap, *preempted_recompute, *recomputed;
 };
 
 struct node {
@@ -81,6 +83,7 @@ struct node {
     struct work_table table;
     struct copies copies;
     struct step_loop steps;
+    struct preempt preempt;
     struct kv_links *links;
     const struct node_leg *legs[WORK_LEG_COUNT]; /* NULL: nothing special */
     void *leg_selves[WORK_LEG_COUNT];
@@ -98,8 +101,6 @@ struct node {
     bool draining;
     bool leaving; /* said so, or about to */
     uint64_t drain_until_ns;
-    struct pool_holder *holders; /* [table.count], scratch */
-    uint32_t *victims;           /* [table.count], scratch */
 
     struct loop_hook guard, complete, schedule, submit;
     struct loop_timer tick;

@@ -10,6 +10,9 @@
 enum node_role { NODE_ROLE_PREFILL, NODE_ROLE_DECODE, NODE_ROLE_MIXED };
 const char *node_role_text(enum node_role role);
 
+/* In the order of --reserve's choices. */
+enum node_reserve { NODE_RESERVE_EARLY, NODE_RESERVE_NEED };
+
 struct node_options {
     const char *name; /* NULL: made from role, host and port */
     const char *model;
@@ -25,7 +28,11 @@ struct node_options {
     const char *kv_interface, *kv_ports, *kv_host;
     bool kv_filter;
     uint64_t kv_rate_max; /* bytes/s; 0: no limit */
-    int64_t gap_ms; /* 0: no bound */
+    int64_t gap_ms;       /* 0: no bound */
+    int reserve;          /* enum node_reserve */
+    int preempt;          /* enum preempt_rule of sched/preempt.h */
+    uint64_t swap_memory;
+    int64_t preempt_every; /* tests: each sequence gives way after so many tokens; 0: never */
     uint64_t grace_ns;
 };
 

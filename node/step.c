@@ -53,6 +53,12 @@ static bool rows_known(const struct work *work)
     return work->rows_submitted < work_total(work);
 }
 
+/* The page of its next row is there. */
+static bool row_has_page(const struct node *node, const struct work *work)
+{
+    return work->rows_submitted < work->page_count * node->info->page_tokens;
+}
+
 static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
                           uint32_t rows_left)
 {
@@ -68,15 +74,17 @@ static struct work *prompt_next(const struct node *node, struct list *at, bool k
 {
     for (; at != &node->table.states[WORK_PROMPT]; at = at->next) {
         struct work *work = container_of(at, struct work, link);
-        if (known ? rows_known(work) : !rows_known(work) && next_row_ready(node, work))
+        if (known ? rows_known(work)
+                  : !rows_known(work) && next_row_ready(node, work) && row_has_page(node, work))
             return work;
     }
     return NULL;
 }
 
 /* Everything that could compute now, in the order that batch_plan wants: what decodes, then prompts, each by age. A prompt
- * whose last rows are with the engine decodes already. */
-static uint32_t candidates_list(struct node *node)
+ * whose last rows are with the engine decodes already. What decodes grows here: `short_out` says that somebody has begun to wait for
+ * a page. */
+static uint32_t candidates_list(struct node *node, bool *short_out)
 {
     struct step_loop *steps = &node->steps;
     struct list *prompts = &node->table.states[WORK_PROMPT];
@@ -84,11 +92,15 @@ static uint32_t candidates_list(struct node *node)
     struct work *early = prompt_next(node, prompts->next, false);
     list_for_each(it, &node->table.states[WORK_DECODING])
     {
-        const struct work *work = container_of(it, struct work, link);
+        struct work *work = container_of(it, struct work, link);
         for (; early && early->age < work->age; early = prompt_next(node, early->link.next, false))
             candidate_add(steps, &count, early, 0);
-        if (rows_known(work) || next_row_ready(node, work))
+        if (!rows_known(work) && !next_row_ready(node, work))
+            continue;
+        if (row_has_page(node, work) || grow_row(node, work))
             candidate_add(steps, &count, work, 0);
+        else
+            *short_out = true;
     }
     for (; early; early = prompt_next(node, early->link.next, false))
         candidate_add(steps, &count, early, 0);
@@ -159,7 +171,12 @@ static void part_add(struct node *node, struct step_record *record, struct work 
 static bool step_submit_one(struct node *node)
 {
     struct step_loop *steps = &node->steps;
-    uint32_t candidate_count = candidates_list(node);
+    bool short_of_pages = false;
+    uint32_t candidate_count = candidates_list(node, &short_of_pages);
+    if (short_of_pages) { /* now, as nothing may be in flight that would wake the loop */
+        node_pages_give(node);
+        candidate_count = candidates_list(node, &short_of_pages);
+    }
     if (!candidate_count)
         return false;
     steps->limits.beside_rows =
@@ -222,7 +239,7 @@ static void run_done(struct node *node, const struct step_record *record, uint32
 
 static void prompt_sampled(struct node *node, struct work *work, const struct kv_first *first)
 {
-    if (work->leg == WORK_LEG_LOCAL) {
+    if (work->leg != WORK_LEG_PREFILL) {
         work_move(work, WORK_DECODING, loop_now_ns(node->loop));
         return;
     }
@@ -263,13 +280,23 @@ static void part_sampled(struct node *node, const struct step_record *record,
         .top_count = first.top_count,
     };
     bool prompt = work->state == WORK_PROMPT;
-    if (prompt)
+    if (first.position == work->received_count)
         token.prefill_us = (clock_now_ns() - work->arrived_ns) / NS_PER_US;
     else if (first.position == work->received_count + 1)
         token.decode_us = (end_ns - begin_ns) / NS_PER_US;
     metric_add(node->counted.tokens_completion, 1);
     if (node_work_token(node, work, &token) && prompt)
         prompt_sampled(node, work, &first);
+}
+
+static void prompt_count(struct node *node, const struct step_part *part)
+{
+    uint32_t before = part->work->rows_before, again = 0;
+    if (part->position < before)
+        again = before - part->position < part->rows ? before - part->position : part->rows;
+    node->preempt.recomputed_tokens += again;
+    metric_add(node->counted.recomputed, again);
+    metric_add(node->counted.tokens_prompt, part->rows - again);
 }
 
 static void step_done(struct node *node, struct step_record *record)
@@ -285,9 +312,12 @@ static void step_done(struct node *node, struct step_record *record)
         if (!work_live(work))
             continue;
         if (part->prompt)
-            metric_add(node->counted.tokens_prompt, part->rows);
+            prompt_count(node, part);
         if (part->sample != ENGINE_NONE)
             part_sampled(node, record, part);
+        if (node->preempt.every && work->state == WORK_DECODING &&
+            work->generated_count - work->preempted_count >= node->preempt.every)
+            preempt_begin(node, work);
     }
     uint64_t begin_ns, end_ns;
     engine_step_times(record->step, &begin_ns, &end_ns);
@@ -317,7 +347,9 @@ void step_complete(struct node *node)
         case ENGINE_COPY_DONE: {
             struct work *work = copies_done(&node->copies, event.copy);
             const struct node_leg *leg = node->legs[work->leg];
-            if (leg && leg->copied)
+            if (work->state == WORK_SAVING || work->state == WORK_RESTORING)
+                preempt_copied(node, work, event.copy);
+            else if (leg && leg->copied)
                 leg->copied(node->leg_selves[work->leg], work, event.copy);
             break;
         }

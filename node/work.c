@@ -76,7 +76,8 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
         calloc((size_t)count * SAMPLING_LOGIT_BIAS_MAX, sizeof *bias);
     uint32_t *stops = table->memory[3] =
         calloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
-    if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops)
+    uint32_t *swaps = table->memory[4] = calloc((size_t)count * pages_max, sizeof *swaps);
+    if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops || !swaps)
         return STATUS_MEMORY;
     for (uint32_t i = 0; i <= table->attempt_mask; i++)
         list_init(&table->attempts[i]);
@@ -88,6 +89,7 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
             .pages = pages + (size_t)i * pages_max,
             .bias = bias + (size_t)i * SAMPLING_LOGIT_BIAS_MAX,
             .stop_ids = stops + (size_t)i * SAMPLING_STOP_IDS_MAX,
+            .swap_pages = swaps + (size_t)i * pages_max,
         };
         state_enter(&table->works[i]);
     }
@@ -98,7 +100,7 @@ void work_table_finish(struct work_table *table)
 {
     free(table->works);
     free(table->attempts);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         free(table->memory[i]);
     *table = (struct work_table){0};
 }
@@ -115,7 +117,8 @@ struct work *work_take(struct work_table *table)
                           .tokens = work->tokens,
                           .pages = work->pages,
                           .bias = work->bias,
-                          .stop_ids = work->stop_ids};
+                          .stop_ids = work->stop_ids,
+                          .swap_pages = work->swap_pages};
     list_push_front(&table->states[WORK_FREE], &work->link);
     return work;
 }

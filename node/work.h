@@ -88,9 +88,9 @@ struct work {
     uint32_t rows_submitted;               /* positions given to the engine so far */
     uint32_t samples_pending, prev_sample; /* of the step submitted last */
     uint32_t steps_outstanding;
-    uint32_t page_count;
+    uint32_t page_count, pages_whole; /* held; wanted for the whole answer */
     uint32_t
-        *tokens; /* [tokens_max of the table]: prompt and answer, [prompt_count][generated_count] */
+        *tokens; /* [tokens_max of the table] prompt and answer: [prompt_count][generated_count] */
     uint32_t *pages; /* block table [pages_max of the table] */
 
     /* who */
@@ -108,8 +108,8 @@ struct work {
     uint32_t n_index;
 
     /* pages */
-    uint32_t pages_needed;
-    uint32_t pages_moved; /* the first blocks, that travel between P and D */
+    uint32_t pages_needed; /* all at once, when its turn comes */
+    uint32_t pages_moved;  /* the first blocks, that travel between P and D */
     struct pool_waiter waiter;
 
     /* hand-off */
@@ -121,6 +121,17 @@ struct work {
     uint64_t moved_bytes;
     struct kv_first first;
     bool first_known;
+    bool joined; /* D: the first token is reported, and it goes on alone */
+
+    /* giving way */
+    uint8_t save;             /* enum preempt_save */
+    uint32_t preemptions;     /* times that it gave way */
+    uint32_t preempted_count; /* generated tokens then */
+    uint32_t rows_before;     /* positions once computed: below it, rows are computed again */
+    uint32_t *swap_pages;     /* [pages_max of the table] its bytes in host memory */
+    uint32_t swap_count;
+    uint64_t swap_begin_ns; /* of the copies on the way out */
+    bool swap_wrong;        /* a piece did not have its checksum */
     bool ended_reported;
     bool silent; /* its stream is gone: nothing is reported */
 };
@@ -134,7 +145,7 @@ struct work_table {
     struct list
         *attempts; /* [attempt_mask + 1] all but the free ones, by their attempt's low bits */
     uint32_t attempt_mask;
-    void *memory[4];
+    void *memory[5];
 };
 
 enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,

@@ -280,7 +280,9 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
                                     .kv_type = KERN_KV_F32,
                                     .threads = 1,
                                     .page_tokens = o->page_tokens ? o->page_tokens : 16,
-                                    .kv_pages = o->kv_pages ? o->kv_pages : 64,
+                                    .kv_pages = o->kv_pages_of[i] ? o->kv_pages_of[i]
+                                                : o->kv_pages     ? o->kv_pages
+                                                                  : 64,
                                     .layer_run = 1,
                                     .rows_max = o->batch_tokens ? o->batch_tokens : 128,
                                     .seqs_max = o->sequences_max ? o->sequences_max : 16};
@@ -291,6 +293,11 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .role = NODE_ROLE_MIXED,
         .chunk_tokens = o->chunk_tokens ? o->chunk_tokens : 64,
         .steps_in_flight = o->steps_in_flight ? o->steps_in_flight : 2,
+        .reserve = (int)o->reserve,
+        .preempt = (int)o->preempt,
+        .preempt_every = o->preempt_every,
+        .swap_memory = o->swap_pages * engine_info(fixture->engines[i])->page_bytes,
+        .gap_ms = o->gap_ms,
         .kv_host = "127.0.0.1",
         .wire_max = o->wire_max[i],
         .grace_ns = 5 * NS_PER_S,
@@ -396,6 +403,47 @@ void fixture_turn(struct fixture *fixture, uint64_t for_ns)
 
 /* --- what a test sends --- */
 
+uint32_t prompt[FIXTURE_PROMPT];
+
+void prompt_make(uint32_t seed)
+{
+    for (uint32_t i = 0; i < FIXTURE_PROMPT; i++)
+        prompt[i] = (i * 2654435761u + seed * 40503u) % 251;
+}
+
+struct assign local(int node, int attempt, uint32_t prompt_count, uint32_t tokens_max)
+{
+    return (struct assign){.node = node,
+                           .attempt = attempt,
+                           .leg = BATON__NODE__V1__LEG__LEG_LOCAL,
+                           .prompt = prompt,
+                           .prompt_count = prompt_count,
+                           .tokens_max = tokens_max,
+                           .age = (uint64_t)attempt + 1};
+}
+
+void hand_off(struct fixture *fixture, struct assign assign)
+{
+    assign.node = 0;
+    assign.leg = BATON__NODE__V1__LEG__LEG_PREFILL;
+    uint64_t number = fixture_assign(fixture, &assign);
+    assign.node = 1;
+    assign.leg = BATON__NODE__V1__LEG__LEG_DECODE;
+    assign.source = 0;
+    assign.source_number = number;
+    fixture_assign(fixture, &assign);
+}
+
+void heard_equal(const struct heard *a, const struct heard *b, uint32_t count)
+{
+    CHECK(!a->gap && !b->gap);
+    CHECK(a->count >= count && b->count >= count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK_INT(a->tokens[i], b->tokens[i]);
+        CHECK(memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)) == 0);
+    }
+}
+
 static Baton__Node__V1__AttemptId attempt_id(int attempt)
 {
     Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
@@ -411,6 +459,9 @@ uint64_t fixture_assign(struct fixture *fixture, const struct assign *of)
     Baton__Node__V1__Assign assign = BATON__NODE__V1__ASSIGN__INIT;
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
     sampling.temperature = of->temperature;
+    sampling.repetition_penalty = of->repetition_penalty;
+    sampling.presence_penalty = of->presence_penalty;
+    sampling.frequency_penalty = of->frequency_penalty;
     sampling.seed = of->seed;
     sampling.stop_ids = (uint32_t *)of->stop_ids;
     sampling.n_stop_ids = of->stop_count;

@@ -9,7 +9,7 @@
 #include "prefill_node/prefill.h"
 #include "tests/test.h"
 
-enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 512 };
+enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 512, FIXTURE_PROMPT = 2048 };
 
 /* What the nodes said about one attempt, per node. */
 struct heard {
@@ -19,7 +19,7 @@ struct heard {
     float logprobs[FIXTURE_TOKENS];
     uint32_t begin;
     int finish;
-    uint32_t reports[8]; /* by kind */
+    uint32_t reports[9]; /* by kind */
     uint32_t status;
     uint64_t prefill_us, moved_bytes;
     bool gap; /* a token came at a position that is not the next */
@@ -66,8 +66,12 @@ struct fixture_options {
     int nodes;
     const char *backend;
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
-    uint64_t router_late_ns;         /* the router takes no calls for so long */
-    int64_t wire_max[FIXTURE_NODES]; /* 0: the newest */
+    enum node_reserve reserve; /* early, unless said otherwise */
+    enum preempt_rule preempt;
+    uint32_t swap_pages, preempt_every, gap_ms;
+    uint32_t kv_pages_of[FIXTURE_NODES]; /* 0: kv_pages */
+    uint64_t router_late_ns;             /* the router takes no calls for so long */
+    int64_t wire_max[FIXTURE_NODES];     /* 0: the newest */
 };
 
 /* Starts everything and waits until all nodes are registered and have met. Skips the test without BATON_NODE_TEST_MODEL. */
@@ -86,13 +90,22 @@ struct assign {
     uint64_t age;
     int source; /* LEG_DECODE: the node */
     uint64_t source_number;
-    float temperature;
+    float temperature, repetition_penalty, presence_penalty, frequency_penalty;
     uint64_t seed;
     const uint32_t *stop_ids;
     uint32_t stop_count, tokens_min;
     bool last_leg, alone, logprobs;
     uint64_t deadline_ms;
 };
+/* Ids that tests ask about, made anew from `seed`: assignments that were sent keep theirs. */
+extern uint32_t prompt[FIXTURE_PROMPT];
+void prompt_make(uint32_t seed);
+/* The first ids of `prompt`, on one node, as old as its attempt says. */
+struct assign local(int node, int attempt, uint32_t prompt_count, uint32_t tokens_max);
+/* Sends both legs of one attempt, to node 0 and node 1. */
+void hand_off(struct fixture *fixture, struct assign assign);
+/* The first `count` tokens are the same, with their logprobs, to the bit. */
+void heard_equal(const struct heard *a, const struct heard *b, uint32_t count);
 /* Returns the assignment's number. */
 uint64_t fixture_assign(struct fixture *fixture, const struct assign *assign);
 void fixture_end(struct fixture *fixture, int node, int attempt);

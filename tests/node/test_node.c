@@ -9,48 +9,6 @@ enum { PROMPT = 100, ANSWER = 24 };
 #define LEG_LOCAL BATON__NODE__V1__LEG__LEG_LOCAL
 #define REPORT(name) BATON__NODE__V1__REPORT__KIND__##name
 
-static uint32_t prompt[2048];
-
-static void prompt_make(uint32_t seed)
-{
-    for (uint32_t i = 0; i < 2048; i++)
-        prompt[i] = (i * 2654435761u + seed * 40503u) % 251;
-}
-
-static struct assign local(int node, int attempt, uint32_t prompt_count, uint32_t tokens_max)
-{
-    return (struct assign){.node = node,
-                           .attempt = attempt,
-                           .leg = LEG_LOCAL,
-                           .prompt = prompt,
-                           .prompt_count = prompt_count,
-                           .tokens_max = tokens_max,
-                           .age = (uint64_t)attempt + 1};
-}
-
-/* Sends both legs of one attempt, to node 0 and node 1. */
-static void hand_off(struct fixture *fixture, struct assign assign)
-{
-    assign.node = 0;
-    assign.leg = LEG_PREFILL;
-    uint64_t number = fixture_assign(fixture, &assign);
-    assign.node = 1;
-    assign.leg = LEG_DECODE;
-    assign.source = 0;
-    assign.source_number = number;
-    fixture_assign(fixture, &assign);
-}
-
-static void heard_equal(const struct heard *a, const struct heard *b, uint32_t count)
-{
-    CHECK(!a->gap && !b->gap);
-    CHECK(a->count >= count && b->count >= count);
-    for (uint32_t i = 0; i < count; i++) {
-        CHECK_INT(a->tokens[i], b->tokens[i]);
-        CHECK(memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)) == 0);
-    }
-}
-
 TEST(node, answers_alone)
 {
     struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
