@@ -340,29 +340,3 @@ bool pool_consistent(const struct pool *pool)
             return false;
     return listed == counts[POOL_FREE] && idle == idle_listed && tree_consistent(pool);
 }
-
-/* --- who gives way --- */
-
-static int younger_first(const void *a, const void *b)
-{
-    const struct pool_holder *left = a, *right = b;
-    if (left->age != right->age)
-        return left->age > right->age ? -1 : 1;
-    return left->index < right->index ? -1 : left->index > right->index;
-}
-
-uint32_t pool_victims(struct pool_holder *holders, uint32_t count, uint64_t age,
-                      uint32_t pages_missing, uint32_t *victims_out)
-{
-    qsort(holders, count, sizeof *holders, younger_first);
-    uint32_t victims = 0, freed = 0;
-    for (uint32_t i = 0; i < count && freed < pages_missing; i++) {
-        if (holders[i].age <= age)
-            break;
-        if (!holders[i].droppable || !holders[i].pages)
-            continue;
-        victims_out[victims++] = holders[i].index;
-        freed += holders[i].pages;
-    }
-    return freed >= pages_missing ? victims : 0;
-}

@@ -142,20 +142,4 @@ static inline uint32_t pool_available(const struct pool *pool)
 /* Walks all pages and compares with the counts, the lists and the tree: for tests, slow. */
 bool pool_consistent(const struct pool *pool);
 
-/* --- who gives way --- */
-
-/* One that holds pages and could be asked to give them up. */
-struct pool_holder {
-    uint64_t age;
-    uint32_t pages;
-    uint32_t index; /* the caller's */
-    bool droppable; /* a source or a reservation; never a sequence that computes */
-};
-
-/* Which holders give way to a request of `age` that lacks `pages_missing`: the youngest first, never one that is older, and
- * nobody unless it is enough. `holders` is sorted in place, youngest first. Returns how many (their indices in victims_out,
- * of at least `count` entries); 0 when it cannot be enough. */
-uint32_t pool_victims(struct pool_holder *holders, uint32_t count, uint64_t age,
-                      uint32_t pages_missing, uint32_t *victims_out);
-
 #endif

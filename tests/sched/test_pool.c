@@ -66,28 +66,6 @@ TEST(pool, waiters_stand_by_age)
     pool_finish(&pool);
 }
 
-TEST(pool, the_youngest_give_way_and_only_if_it_helps)
-{
-    struct pool_holder holders[] = {
-        {.age = 5, .pages = 50, .index = 0, .droppable = true},
-        {.age = 40, .pages = 3, .index = 1, .droppable = true},
-        {.age = 30, .pages = 4, .index = 2, .droppable = true},
-        {.age = 35, .pages = 8, .index = 3, .droppable = false}, /* it computes */
-        {.age = 20, .pages = 4, .index = 4, .droppable = true},
-    };
-    uint32_t victims[5];
-    CHECK_INT(pool_victims(holders, 5, 10, 5, victims), 2);
-    CHECK_INT(victims[0], 1);
-    CHECK_INT(victims[1], 2);
-    CHECK_INT(pool_victims(holders, 5, 10, 11, victims), 3);
-    CHECK_INT(victims[2], 4);
-    CHECK_INT(pool_victims(holders, 5, 10, 12, victims),
-              0); /* not enough without the older: nobody */
-    CHECK_INT(pool_victims(holders, 5, 30, 3, victims), 1);
-    CHECK_INT(pool_victims(holders, 5, 30, 4, victims), 0); /* equal age does not give way */
-    CHECK_INT(pool_victims(holders, 5, 40, 1, victims), 0);
-}
-
 /* A model beside the pool: who should own what. */
 enum { PAGES = 37, OWNERS = 9, STEPS = 200000 };
 
