@@ -8,7 +8,6 @@
 #include "base/log.h"
 
 static const uint64_t tick_ns = 50 * NS_PER_MS;
-static const uint64_t leave_patience_ns = 5 * NS_PER_S; /* for works to end after the grace time */
 static const uint64_t orphan_ns = 4 * NS_PER_S;
 
 /* --- what the node says of itself --- */
@@ -119,31 +118,6 @@ void node_shape(const struct node *node, uint32_t blocks, struct kv_shape *shape
                                                    .heads = (uint16_t)node->info->kv_heads};
 }
 
-/* --- draining --- */
-
-void node_drain(struct node *node, uint64_t grace_ns)
-{
-    if (node->draining)
-        return;
-    node->draining = true;
-    node->drain_until_ns = loop_now_ns(node->loop) + grace_ns;
-    registration_beat(node->registration); /* so that the router places elsewhere at once */
-}
-
-static void drain_check(struct node *node, uint64_t now_ns)
-{
-    if (!node->draining || node->leaving)
-        return;
-    if (now_ns >= node->drain_until_ns)
-        for (uint32_t i = 0; i < node->table.count; i++)
-            node_work_end(node, &node->table.works[i], STATUS_DRAINING);
-    bool patient = now_ns < node->drain_until_ns + leave_patience_ns;
-    if (node_work_count(node) && patient)
-        return;
-    node->leaving = true;
-    registration_leave(node->registration);
-}
-
 /* --- phases --- */
 
 static bool guard_run(void *context)
@@ -196,7 +170,7 @@ static void tick_due(void *context)
             node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__GAVE_UP, STATUS_TIMEOUT,
                            "the first token did not come");
     }
-    drain_check(node, now_ns);
+    drain_tick(node, now_ns);
 }
 
 /* --- the registration's side --- */
@@ -318,6 +292,9 @@ static void metrics_declare(struct node *node)
     c->recomputed =
         metrics_counter(m, "baton_recomputed_tokens_total",
                         "Positions computed again after their pages were given up", NULL);
+    c->handed_over =
+        metrics_counter(m, "baton_handed_over_total",
+                        "Sequences that a draining node asked to have elsewhere", NULL);
     static const char *const verdicts[] = {"full", "draining", "invalid"};
     for (int i = 0; i < 3; i++)
         c->refused[i] = metrics_counter(m, "baton_assignments_refused_total",

@@ -65,7 +65,7 @@ struct node_metrics {
     struct metric *steps, *rows;
     struct metric *stale_assign, *stale_renew, *stale_first_token, *stale_stream;
     struct metric *self_stops, *dropped, *refused[3];
-    struct metric *preempted_swap, *preempted_recompute, *recomputed;
+    struct metric *preempted_swap, *preempted_recompute, *recomputed, *handed_over;
 };
 
 struct node {
@@ -100,7 +100,9 @@ struct node {
 
     bool draining;
     bool leaving; /* said so, or about to */
-    uint64_t drain_until_ns;
+    uint64_t hand_over_ns,
+        drain_until_ns;        /* from when what is left is handed over; the grace time's end */
+    uint64_t fetched_until_ns; /* somebody may still come for the pages of what was handed over */
 
     struct loop_hook guard, complete, schedule, submit;
     struct loop_timer tick;
@@ -138,7 +140,8 @@ enum status node_create(const struct node_parts *parts, struct node **node_out, 
 void node_start(struct node *node);
 /* Ends all work and connections at once. Takes NULL. */
 void node_destroy(struct node *node);
-/* Takes no new work and leaves when idle, at the latest after `grace_ns`. */
+/* Takes no new work, hands over what cannot end in time, and leaves when idle, at the latest after `grace_ns`. Defined, with
+ * drain_tick, in drain.c. */
 void node_drain(struct node *node, uint64_t grace_ns);
 /* True when it can serve; else why not, one line, in `reason` (may be NULL). */
 bool node_serving(const struct node *node, struct buf *reason);
@@ -166,6 +169,8 @@ void node_stop_all(struct node *node);
 bool node_work_token(struct node *node, struct work *work, const struct outbox_token *token);
 /* A FETCHING or ORPHAN work is complete: its first token is `work->first`. Joins the running batch. */
 void node_work_join(struct node *node, struct work *work);
+/* Every tick: hands over, ends and leaves, while draining. */
+void drain_tick(struct node *node, uint64_t now_ns);
 /* Works that hold or want something. */
 uint32_t node_work_count(const struct node *node);
 void node_load(const struct node *node, Baton__Node__V1__Load *load_out);

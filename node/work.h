@@ -133,7 +133,8 @@ struct work {
     uint64_t swap_begin_ns; /* of the copies on the way out */
     bool swap_wrong;        /* a piece did not have its checksum */
     bool ended_reported;
-    bool silent; /* its stream is gone: nothing is reported */
+    bool handed_over; /* the router was told that this node leaves before it ends */
+    bool silent;      /* its stream is gone: nothing is reported */
 };
 
 struct work_table {

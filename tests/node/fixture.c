@@ -300,7 +300,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .gap_ms = o->gap_ms,
         .kv_host = "127.0.0.1",
         .wire_max = o->wire_max[i],
-        .grace_ns = 5 * NS_PER_S,
+        .grace_ns = o->grace_ms ? o->grace_ms * NS_PER_MS : 5 * NS_PER_S,
     };
     contexts[i] = (struct node_context){fixture, i};
     CHECK(!metrics_create(&fixture->metrics[i], &err));
@@ -500,6 +500,15 @@ void fixture_end(struct fixture *fixture, int node, int attempt)
     end.attempt = &id;
     message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_END;
     message.end = &end;
+    fixture_send(fixture, node, &message);
+}
+
+void fixture_drain(struct fixture *fixture, int node)
+{
+    Baton__Node__V1__Drain drain = BATON__NODE__V1__DRAIN__INIT;
+    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_DRAIN;
+    message.drain = &drain;
     fixture_send(fixture, node, &message);
 }
 

@@ -70,6 +70,7 @@ struct fixture_options {
     enum preempt_rule preempt;
     uint32_t swap_pages, preempt_every, gap_ms;
     uint32_t kv_pages_of[FIXTURE_NODES]; /* 0: kv_pages */
+    uint32_t grace_ms;                   /* 0: 5 s */
     uint64_t router_late_ns;             /* the router takes no calls for so long */
     int64_t wire_max[FIXTURE_NODES];     /* 0: the newest */
 };
@@ -109,6 +110,7 @@ void heard_equal(const struct heard *a, const struct heard *b, uint32_t count);
 /* Returns the assignment's number. */
 uint64_t fixture_assign(struct fixture *fixture, const struct assign *assign);
 void fixture_end(struct fixture *fixture, int node, int attempt);
+void fixture_drain(struct fixture *fixture, int node);
 void fixture_settle(struct fixture *fixture, int node, int attempt);
 void fixture_first_token(struct fixture *fixture, int node, int attempt, uint32_t position,
                          uint32_t token);

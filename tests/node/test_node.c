@@ -500,11 +500,7 @@ TEST(node, drains_and_leaves_when_idle)
     struct assign assign = local(0, 1, 300, ANSWER);
     fixture_assign(fixture, &assign);
     fixture_turn(fixture, 5 * NS_PER_MS);
-    Baton__Node__V1__Drain drain = BATON__NODE__V1__DRAIN__INIT;
-    Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
-    message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_DRAIN;
-    message.drain = &drain;
-    fixture_send(fixture, 0, &message);
+    fixture_drain(fixture, 0);
     assign.attempt = 2;
     fixture_assign(fixture, &assign);
     fixture_until(fixture, has_left, NULL, "the node to leave");
@@ -512,6 +508,92 @@ TEST(node, drains_and_leaves_when_idle)
     CHECK_INT(fixture->heard[0][1].count, ANSWER); /* what it had goes on */
     CHECK_INT(fixture->streams[0].leaving, 1);
     CHECK(!node_serving(fixture->nodes[0], NULL));
+    fixture_stop(fixture);
+}
+
+static bool all_handed_over(struct fixture *fixture, void *context)
+{
+    for (int i = 0; i < *(int *)context; i++)
+        if (!fixture->heard[0][i].reports[REPORT(HAND_OVER)])
+            return false;
+    return true;
+}
+
+/* A node drains under load. What cannot end in time is reported, goes on until the router ends it, and goes on elsewhere with the
+ * very next token; the node leaves within its grace time. */
+TEST(node, drains_under_load_and_hands_over)
+{
+    enum { LOAD = 6, LONG = 500 };
+    struct fixture *fixture =
+        fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 300, .grace_ms = 400});
+    struct assign assigns[LOAD];
+    for (int i = 0; i < LOAD; i++) {
+        prompt_make((uint32_t)i);
+        assigns[i] = local(0, i, 60 + (uint32_t)i, i ? LONG : 8);
+        assigns[i].logprobs = true;
+        assigns[i].temperature = i % 2 ? 0.7f : 0;
+        assigns[i].seed = 3;
+        assigns[i].alone = true; /* one row a step, so that they take long */
+        fixture_assign(fixture, &assigns[i]);
+    }
+    fixture_wait_ended(fixture, 0, 0); /* the short one, before anything is asked of it */
+    fixture->nodes[0]->steps.pace.decode_ns =
+        NS_PER_S; /* as on a slow machine: none of the rest ends in time */
+    uint64_t begin_ns = clock_now_ns();
+    fixture_drain(fixture, 0);
+    int load = LOAD;
+    fixture->heard[0][0].reports[REPORT(HAND_OVER)] = 1;
+    fixture_until(fixture, all_handed_over, &load, "all to be handed over");
+    for (int i = 1; i < LOAD; i++) {
+        struct heard *begun = &fixture->heard[0][i];
+        CHECK_INT(begun->reports[REPORT(HAND_OVER)], 1);
+        CHECK_INT(begun->finish, 0);
+        uint32_t before = begun->count;
+        while (begun->count < before + 3) /* it goes on as long as it is not ended */
+            fixture_turn(fixture, NS_PER_MS);
+        fixture_end(fixture, 0, i);
+        fixture_wait_ended(fixture, 0, i);
+        assigns[i].node = 1;
+        prompt_make((uint32_t)i);
+        assigns[i].generated = begun->tokens;
+        assigns[i].generated_count = begun->count;
+        fixture_assign(fixture, &assigns[i]);
+        assigns[i].node = 2; /* the same, undisturbed */
+        assigns[i].generated_count = 0;
+        fixture_assign(fixture, &assigns[i]);
+    }
+    fixture_until(fixture, has_left, NULL, "the node to leave");
+    CHECK(clock_now_ns() - begin_ns < 6 * NS_PER_S);
+    for (int i = 1; i < LOAD; i++) {
+        fixture_wait_ended(fixture, 1, i);
+        fixture_wait_ended(fixture, 2, i);
+        const struct heard *rest = &fixture->heard[1][i], *whole = &fixture->heard[2][i];
+        uint32_t begun = fixture->heard[0][i].count;
+        CHECK_INT(rest->begin, begun);
+        CHECK_INT(begun + rest->count, LONG);
+        heard_equal(&fixture->heard[0][i], whole, begun);
+        for (uint32_t k = 0; k < rest->count; k++) {
+            CHECK_INT(rest->tokens[k], whole->tokens[begun + k]);
+            CHECK(!memcmp(&rest->logprobs[k], &whole->logprobs[begun + k], sizeof(float)));
+        }
+    }
+    CHECK_INT(metric_value(fixture->nodes[0]->counted.handed_over), LOAD - 1);
+    fixture_stop(fixture);
+}
+
+/* Nobody ends what it handed over: the grace time does, and the node leaves. */
+TEST(node, leaves_when_the_grace_time_is_over)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1, .grace_ms = 200});
+    prompt_make(15);
+    struct assign assign = local(0, 1, 100, 1000); /* longer than anybody waits */
+    fixture_assign(fixture, &assign);
+    fixture_turn(fixture, 5 * NS_PER_MS);
+    uint64_t begin_ns = clock_now_ns();
+    fixture_drain(fixture, 0);
+    fixture_until(fixture, has_left, NULL, "the node to leave");
+    uint64_t took_ns = clock_now_ns() - begin_ns;
+    CHECK_MSG(took_ns < NS_PER_S, "left after %.3f s", (double)took_ns / 1e9);
     fixture_stop(fixture);
 }
 
