@@ -9,7 +9,7 @@
 #include "prefill_node/prefill.h"
 #include "tests/test.h"
 
-enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 512, FIXTURE_PROMPT = 2048 };
+enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 2048, FIXTURE_PROMPT = 2048 };
 
 /* What the nodes said about one attempt, per node. */
 struct heard {

@@ -523,9 +523,9 @@ static bool all_handed_over(struct fixture *fixture, void *context)
  * very next token; the node leaves within its grace time. */
 TEST(node, drains_under_load_and_hands_over)
 {
-    enum { LOAD = 6, LONG = 500 };
+    enum { LOAD = 6, LONG = 1800 };
     struct fixture *fixture =
-        fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 300, .grace_ms = 400});
+        fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 700, .grace_ms = 2000});
     struct assign assigns[LOAD];
     for (int i = 0; i < LOAD; i++) {
         prompt_make((uint32_t)i);
