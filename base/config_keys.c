@@ -27,6 +27,8 @@ const struct config_key config_keys[] = {
     {"replays_max", CONFIG_ROUTER},
     {"local_prefill_tokens", CONFIG_ROUTER},
     {"cache_index_entries", CONFIG_ROUTER},
+    {"cache_key", CONFIG_ROUTER},
+    {"prefix_fetch", CONFIG_ROUTER},
     /* nodes */
     {"router", CONFIG_COMMON | CONFIG_NODE},
     {"role", CONFIG_NODE},

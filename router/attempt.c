@@ -33,12 +33,14 @@ static uint64_t remaining_ms(const struct core *core, const struct request *requ
     return (request->deadline_ns - now_ns) / NS_PER_MS;
 }
 
-static void send_assign(struct core *core, const struct leg *leg, const struct leg *source)
+/* `pages`: of a leg that serves, and of the one that fetches them. */
+static void send_assign(struct core *core, const struct leg *leg, uint32_t pages)
 {
     static const Baton__Node__V1__Leg wire_legs[] = {
         [LEG_KIND_PREFILL] = BATON__NODE__V1__LEG__LEG_PREFILL,
         [LEG_KIND_DECODE] = BATON__NODE__V1__LEG__LEG_DECODE,
         [LEG_KIND_LOCAL] = BATON__NODE__V1__LEG__LEG_LOCAL,
+        [LEG_KIND_SERVE] = BATON__NODE__V1__LEG__LEG_SERVE,
     };
     struct request *r = leg->request;
     Baton__Node__V1__AttemptId id = wire_id(leg->id);
@@ -57,10 +59,26 @@ static void send_assign(struct core *core, const struct leg *leg, const struct l
     assign.tokens_max = r->tokens_max;
     assign.deadline_ms = remaining_ms(core, r);
     assign.alone = r->deaths >= ALONE_FROM_DEATHS;
-    if (leg->kind == LEG_KIND_DECODE) {
-        assign.source = source->node->name;
-        assign.source_incarnation = source->node->incarnation;
-        assign.source_number = source->number;
+    if (r->salted) {
+        assign.cache_salt.data = r->salt;
+        assign.cache_salt.len = sizeof r->salt;
+    }
+    Baton__Node__V1__Fetch fetch = BATON__NODE__V1__FETCH__INIT;
+    Baton__Node__V1__AttemptId transfer;
+    if (leg->kind == LEG_KIND_SERVE) {
+        assign.serve_pages = pages;
+    } else if (leg->kind == LEG_KIND_DECODE) {
+        assign.source = r->source->node->name;
+        assign.source_incarnation = r->source->node->incarnation;
+        assign.source_number = r->source->number;
+    } else if (r->server) {
+        transfer = wire_id(r->server->id);
+        fetch.node = r->server->node->name;
+        fetch.incarnation = r->server->node->incarnation;
+        fetch.number = r->server->number;
+        fetch.transfer = &transfer;
+        fetch.pages = pages;
+        assign.fetch = &fetch;
     }
     assign.last_leg = leg->kind == LEG_KIND_PREFILL && r->prefill_only;
     send_of(core, leg->node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_ASSIGN, &assign);
@@ -73,6 +91,18 @@ static struct leg *leg_add(struct core *core, struct request *r, struct node *no
     if (!leg)
         request_end(core, r, STATUS_MEMORY, GRPC_CODE_RESOURCE_EXHAUSTED, "no memory");
     return leg;
+}
+
+/* Without memory for it nothing is fetched. */
+static void serve_begin(struct core *core, struct request *r, const struct attempt_plan *plan)
+{
+    struct attempt_id id = {random_u64(), random_u64()};
+    r->server = leg_create(plan->fetch, r, id, LEG_KIND_SERVE, (struct leg_share){0},
+                           core->registry.patient_ns);
+    if (!r->server)
+        return;
+    metric_add(core->stats->fetches, 1);
+    send_assign(core, r->server, plan->fetch_pages);
 }
 
 static void name_copy(char *to, const struct node *node)
@@ -88,15 +118,17 @@ void attempt_begin(struct core *core, struct request *r, const struct attempt_pl
     r->base = r->answer.received;
     r->progress_ns = core->registry.patient_ns;
     request_move(core, r, REQUEST_PLACED);
+    if (plan->fetch)
+        serve_begin(core, r, plan);
     if (alone) {
         r->sink = leg_add(core, r, prefill, LEG_KIND_LOCAL, plan->decode_share);
         if (r->sink)
-            send_assign(core, r->sink, NULL);
+            send_assign(core, r->sink, plan->fetch_pages);
     } else {
         r->source = leg_add(core, r, prefill, LEG_KIND_PREFILL, plan->prefill_share);
         if (!r->source)
             return;
-        send_assign(core, r->source, NULL);
+        send_assign(core, r->source, plan->fetch_pages);
         if (!r->prefill_only)
             attempt_give_decode(core, r, plan->decode, plan->decode_share);
     }
@@ -119,7 +151,7 @@ void attempt_give_decode(struct core *core, struct request *r, struct node *deco
     r->sink = leg_add(core, r, decode, LEG_KIND_DECODE, share);
     if (!r->sink)
         return;
-    send_assign(core, r->sink, r->source);
+    send_assign(core, r->sink, 0);
     name_copy(r->timing.decode_node, decode);
     if (r->answer.received > r->base)
         attempt_send_first(core, r);
@@ -188,5 +220,7 @@ void leg_end(struct core *core, struct leg *leg, const char *reason)
         r->source = NULL;
     if (r->sink == leg)
         r->sink = NULL;
+    if (r->server == leg)
+        r->server = NULL;
     send_of(core, leg->node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_END, &end);
 }

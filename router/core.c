@@ -20,6 +20,9 @@ enum status core_init(struct core *core, const struct core_options *options,
     enum status status = registry_init(&core->registry, model, &events, stats, err);
     if (!status)
         registry_cache_init(&core->registry, options->cache_key, options->cache_index_entries);
+    core->options.cache_key = NULL;
+    static const char purpose[] = "salt";
+    siphash(core->registry.cache_key, purpose, sizeof purpose, core->salt_key);
     return status;
 }
 
@@ -84,7 +87,7 @@ static void end_legs(struct core *core, struct request *r, const char *reason)
 {
     list_remove(&r->seek_link);
     list_for_each(it, &r->legs) leg_end(core, container_of(it, struct leg, request_link), reason);
-    r->source = r->sink = NULL;
+    r->source = r->sink = r->server = NULL;
 }
 
 void request_check_ended(struct core *core, struct request *r)
@@ -120,8 +123,32 @@ void request_end(struct core *core, struct request *r, enum status status, enum 
     request_check_ended(core, r);
 }
 
+/* What the current legs have computed stays in their nodes' caches when they end. The nodes say so themselves, with one of their
+ * next heartbeats; but the request may be placed again before that. */
+static void note_left(const struct core *core, struct request *r)
+{
+    uint32_t page_tokens = core->registry.identity.page_tokens;
+    const struct leg *legs[REQUEST_LEFT_MAX] = {NULL};
+    uint64_t rows[REQUEST_LEFT_MAX] = {0};
+    if (!page_tokens)
+        return;
+    if (r->answer.received > r->base) { /* so the prompt is computed */
+        legs[0] = r->source;
+        rows[0] = (uint64_t)r->prompt.count + r->base;
+    }
+    if (r->state == REQUEST_STREAMING) { /* the last token was no row yet */
+        legs[1] = r->sink;
+        rows[1] = (uint64_t)r->prompt.count + r->answer.received - 1;
+    }
+    for (int i = 0; i < REQUEST_LEFT_MAX; i++)
+        if (legs[i]) /* else what an earlier attempt left may still be there */
+            r->left[i] = (struct request_left){legs[i]->node->slot, legs[i]->node->incarnation,
+                                               (uint32_t)(rows[i] / page_tokens)};
+}
+
 void request_requeue(struct core *core, struct request *r, bool fault)
 {
+    note_left(core, r);
     end_legs(core, r, fault ? "placed again after a fault" : "placed elsewhere");
     if (fault && r->deaths > core->options.replays_max) {
         char message[128];
@@ -138,6 +165,12 @@ void request_requeue(struct core *core, struct request *r, bool fault)
 }
 
 /* --- from the client's side --- */
+
+void core_salt(const struct core *core, struct request *r, const void *credentials, size_t bytes)
+{
+    siphash(core->salt_key, credentials, bytes, r->salt);
+    r->salted = true;
+}
 
 enum status core_admit(struct core *core, struct request *r, struct err *err)
 {
@@ -248,6 +281,8 @@ static void check_placed(struct core *core, struct request *r)
     struct leg *silent = leg_silent(core, r->source) ? r->source
                          : leg_silent(core, r->sink) ? r->sink
                                                      : NULL;
+    if (leg_silent(core, r->server))
+        leg_end(core, r->server, "silent"); /* P has long given up on it */
     if (r->state == REQUEST_SETTLING && patient_ns - r->settle_ns > life_sign_ns)
         silent = r->sink;
     bool gap = answer_has_gap(&r->answer) && patient_ns - r->progress_ns > life_sign_ns;

@@ -15,15 +15,17 @@
 #ifndef BATON_ROUTER_CORE_H
 #define BATON_ROUTER_CORE_H
 
+#include "base/siphash.h"
 #include "router/registry.h"
 #include "router/request.h"
 
 struct core_options {
     uint32_t queue_max, requests_max, replays_max;
     uint64_t node_wait_ns;
-    uint32_t local_prefill_tokens; /* see sched/placement.h */
-    const uint8_t *cache_key;      /* [PREFIX_KEY_BYTES], for core_init only; NULL: one is drawn */
-    uint64_t cache_index_entries;  /* cached pages of nodes to remember; 0: none */
+    uint32_t local_prefill_tokens; /* see sched/placement.h, as the next */
+    enum placement_fetch fetch;
+    const uint8_t *cache_key;     /* [PREFIX_KEY_BYTES], for core_init only; NULL: one is drawn */
+    uint64_t cache_index_entries; /* cached pages of nodes to remember; 0: none */
     /* For durations shown to clients, which are finer than a round of the loop; NULL: the time given to core_time. */
     uint64_t (*clock)(void);
     /* One line for the log about a node (NULL: about none); may be NULL. */
@@ -34,6 +36,7 @@ struct core_options {
 struct core {
     struct core_options options;
     struct registry registry;
+    uint8_t salt_key[SIPHASH_KEY_BYTES];
     struct router_stats *stats;
     struct list requests; /* all that were admitted and not freed */
     struct list queue;    /* by priority, then age */
@@ -58,6 +61,10 @@ void core_tick(struct core *core);
 /* In the SCHEDULE phase: places what can be placed, and ends what must end. */
 void core_schedule(struct core *core);
 
+/* Whose cached pages the request may find: those of requests with the same credentials (bytes of the `authorization` metadata).
+ * Before core_admit; without it, those of all who came without any. */
+void core_salt(const struct core *core, struct request *request, const void *credentials,
+               size_t bytes);
 /* FULL: the queue or the number of requests is at its limit; DRAINING. Otherwise the request is the core's until
  * core_release, and its client is called. A resumed answer that has ended is admitted as ENDED. */
 enum status core_admit(struct core *core, struct request *request, struct err *err);
@@ -77,7 +84,7 @@ void core_note(struct core *core, const struct node *node, const char *text);
 /* The answer is whole (status OK), or cannot become so: ends all legs by name, and tells the client. */
 void request_end(struct core *core, struct request *request, enum status status,
                  enum grpc_code code, const char *message);
-/* The request goes back to the queue; the attempt is ended by name on both legs. `fault`: counts as a replay. */
+/* The request goes back to the queue; the attempt is ended by name on all legs. `fault`: counts as a replay. */
 void request_requeue(struct core *core, struct request *request, bool fault);
 /* ENDING with no leg left is ENDED; frees when released. The request may be gone afterwards. */
 void request_check_ended(struct core *core, struct request *request);
@@ -93,6 +100,8 @@ void place_seek(struct core *core, struct request *request);
 struct attempt_plan {
     struct node *prefill, *decode; /* the same: one leg, local unless the request needs no D */
     struct leg_share prefill_share, decode_share; /* of what they take; local: the second */
+    struct node *fetch;                           /* whose cache P fetches from; NULL: nobody's */
+    uint32_t fetch_pages;                         /* of the sequence, from its first one */
 };
 void attempt_begin(struct core *core, struct request *request, const struct attempt_plan *plan);
 void attempt_give_decode(struct core *core, struct request *request, struct node *decode,

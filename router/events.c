@@ -22,6 +22,39 @@ static void progress(struct request *r)
         r->client.progress(r->client.context);
 }
 
+/* --- the leg that serves cached pages: whatever it says, the attempt goes on --- */
+
+/* Nothing is held for it any more. */
+static void server_gone(struct core *core, struct leg *leg)
+{
+    struct request *r = leg->request;
+    leg_gone(leg);
+    request_check_ended(core, r);
+}
+
+static void server_accepted(struct core *core, struct leg *leg,
+                            const Baton__Node__V1__Accepted *accepted)
+{
+    leg->life_ns = core->registry.patient_ns;
+    if (accepted->verdict != BATON__NODE__V1__VERDICT__VERDICT_OK) {
+        metric_add(core->stats->fetches_refused, 1);
+        server_gone(core, leg);
+    } else if (leg->state == LEG_SENT) {
+        sm_move(&leg_states, &leg->state, LEG_HELD);
+    }
+}
+
+static void server_reported(struct core *core, struct leg *leg,
+                            const Baton__Node__V1__Report *report)
+{
+    leg->life_ns = core->registry.patient_ns;
+    if (report->kind == BATON__NODE__V1__REPORT__KIND__ENDED)
+        server_gone(core, leg);
+    else if (report->kind == BATON__NODE__V1__REPORT__KIND__DROPPED ||
+             report->kind == BATON__NODE__V1__REPORT__KIND__FAILED)
+        leg_end(core, leg, "dropped");
+}
+
 /* --- Accepted --- */
 
 /* The node holds nothing of the leg. What that means for the attempt: */
@@ -40,6 +73,10 @@ static void on_accepted(void *context, struct node *node, const Baton__Node__V1_
     struct leg *leg = leg_find(node, accepted->attempt);
     if (!leg || leg->number != accepted->number) {
         stale(core, STALE_ACCEPTED);
+        return;
+    }
+    if (leg->kind == LEG_KIND_SERVE) {
+        server_accepted(core, leg, accepted);
         return;
     }
     struct request *r = leg->request;
@@ -76,11 +113,18 @@ static void on_accepted(void *context, struct node *node, const Baton__Node__V1_
 
 /* --- Tokens --- */
 
+/* Of the prompt: a resumed answer's own tokens may have been cached as well. */
+static void note_cached(struct request *r, const Baton__Node__V1__TokenRun *run)
+{
+    size_t prompt = r->prompt.count;
+    r->timing.cached_tokens = run->cached_tokens < prompt ? run->cached_tokens : (uint32_t)prompt;
+}
+
 static void note_first(struct request *r, const Baton__Node__V1__TokenRun *run, uint64_t now_ns)
 {
     r->timing.first_ns = now_ns;
     r->timing.prefill_us = run->prefill_us;
-    r->timing.cached_tokens = run->cached_tokens;
+    note_cached(r, run);
 }
 
 /* Durations that clients are shown, and the histogram of gaps. */
@@ -167,7 +211,7 @@ static void take_run(struct core *core, struct node *node, const Baton__Node__V1
     /* D's repetition of the first token may have overtaken P's own report, which alone says how long the prompt took */
     if (leg == r->source && run->prefill_us && !r->timing.prefill_us && !r->replays) {
         r->timing.prefill_us = run->prefill_us;
-        r->timing.cached_tokens = run->cached_tokens;
+        note_cached(r, run);
     }
     if (accepted) {
         r->progress_ns = core->registry.patient_ns;
@@ -175,6 +219,8 @@ static void take_run(struct core *core, struct node *node, const Baton__Node__V1
     }
     if (r->answer.received > r->base) {
         leg_prefilled(leg);
+        if (r->server)
+            leg_end(core, r->server, "the prompt is computed");
         if (!node->doomed && !answer_ended(&r->answer))
             advance(core, leg);
     }
@@ -243,6 +289,18 @@ static void leg_gave_up(struct core *core, struct leg *leg)
     request_requeue(core, r, true);
 }
 
+/* The node leaves, and this cannot end there in time. Until it is told End the node goes on, and afterwards its cache is served
+ * as long as it is there: the next attempt is given to others, who fetch the pages from it. */
+static void leg_handed_over(struct core *core, struct leg *leg)
+{
+    struct request *r = leg->request;
+    node_drain(&core->registry, leg->node, false);
+    if (leg == r->source && r->sink && r->state != REQUEST_PLACED)
+        return; /* its pages are on their way to D: that ends sooner */
+    metric_add(core->stats->handovers, 1);
+    request_requeue(core, r, false);
+}
+
 static void leg_failed(struct core *core, struct leg *leg, const Baton__Node__V1__Report *report)
 {
     bool known = report->status > GRPC_CODE_OK && report->status <= GRPC_CODE_UNAUTHENTICATED;
@@ -258,6 +316,10 @@ static void on_report(void *context, struct node *node, const Baton__Node__V1__R
 {
     struct core *core = context;
     struct leg *leg = leg_find(node, report->attempt);
+    if (leg && leg->kind == LEG_KIND_SERVE) {
+        server_reported(core, leg, report);
+        return;
+    }
     if (report->kind == BATON__NODE__V1__REPORT__KIND__ENDED) {
         if (leg) /* else: said twice, by itself and when it was asked */
             leg_ended(core, leg);
@@ -278,6 +340,9 @@ static void on_report(void *context, struct node *node, const Baton__Node__V1__R
         break;
     case BATON__NODE__V1__REPORT__KIND__GAVE_UP:
         leg_gave_up(core, leg);
+        break;
+    case BATON__NODE__V1__REPORT__KIND__HAND_OVER:
+        leg_handed_over(core, leg);
         break;
     case BATON__NODE__V1__REPORT__KIND__COMPLETE:
     case BATON__NODE__V1__REPORT__KIND__JOINED:

@@ -130,6 +130,10 @@ static enum status admit(struct stream *s, const Baton__V1__GenerateRequest *mes
     request->timing.arrival_ns = s->arrival_ns;
     request->deadline_ns = rpc_call_deadline_ns(s->call);
     request->client = (struct request_client){request_progress, request_ended, s};
+    size_t credential_bytes;
+    const char *credentials = rpc_call_metadata(s->call, "authorization", &credential_bytes);
+    if (credentials)
+        core_salt(g->core, request, credentials, credential_bytes);
     enum status status = check_generate(g->checker, message, request, err);
     if (!status)
         status = core_admit(g->core, request, err);

@@ -140,6 +140,21 @@ static const struct config_option table[] = {
      .sections = CONFIG_ROUTER,
      .help = "cached pages of all nodes to know of, at some 16 bytes each (0: place without "
              "regard to caches)"},
+    {.key = "prefix_fetch",
+     .type = CONFIG_ENUM,
+     FIELD(prefix_fetch),
+     .initial = "auto",
+     .choices = "auto|always|off",
+     .sections = CONFIG_ROUTER,
+     .help = "prompts whose first pages another node has cached are fetched from there: when that "
+             "is sooner than computing them, always, or never"},
+    {.key = "cache_key",
+     .type = CONFIG_STRING,
+     FIELD(cache_key),
+     .argument = "HEX|PATH",
+     .sections = CONFIG_ROUTER,
+     .help = "the key of the hashes that caches are searched by, 32 hexadecimal digits or a file "
+             "with them, for caches that outlive this router (default: one is drawn)"},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),

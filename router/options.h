@@ -8,7 +8,8 @@ struct router_options {
     const char *name, *model;
     struct config_address grpc, http, node_grpc;
     const char *grpc_file, *http_file, *node_grpc_file;
-    int log_level;
+    int log_level, prefix_fetch; /* the second: enum placement_fetch */
+    const char *cache_key;
     int64_t requests_max, queue_max, prompt_tokens_max, replays_max, wire_max;
     int64_t local_prefill_tokens, cache_index_entries;
     uint64_t message_bytes_max;

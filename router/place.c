@@ -70,10 +70,24 @@ static struct placement_request want_of(const struct core *core, const struct re
         .page_tokens = core->registry.identity.page_tokens,
         .page_bytes = core->registry.identity.page_bytes,
         .local_prefill_tokens = core->options.local_prefill_tokens,
-        .fetch = PLACEMENT_FETCH_OFF,
+        .fetch = core->options.fetch,
         .prefill_only = r->tokens_max - r->answer.received == 1,
         .local_only = r->pair_failures >= PAIR_FAILURES_LOCAL,
     };
+}
+
+/* See note_left in core.c. */
+static void view_left(const struct registry *registry, const struct request *r)
+{
+    for (int i = 0; i < REQUEST_LEFT_MAX; i++) {
+        const struct request_left *left = &r->left[i];
+        const struct node *node = left->pages ? registry->nodes[left->slot] : NULL;
+        if (!node || node->incarnation != left->incarnation)
+            continue;
+        struct placement_node *to = &registry->placement_nodes[left->slot];
+        if (to->shares && to->cached_pages < left->pages)
+            to->cached_pages = left->pages;
+    }
 }
 
 static struct placement_view view_of(struct core *core, struct request *r, uint64_t known)
@@ -83,6 +97,7 @@ static struct placement_view view_of(struct core *core, struct request *r, uint6
         hashes_make(&core->registry, r, known);
         registry_cache_view(&core->registry, r->page_hashes, r->page_hash_count);
     }
+    view_left(&core->registry, r);
     return view;
 }
 
@@ -122,13 +137,20 @@ bool place_request(struct core *core, struct request *r)
     if (!r->timing.first_ns)
         r->timing.dequeued_ns = begun_ns;
     r->prefill_only = want.prefill_only;
-    bool local = chosen.prefill == chosen.decode;
+    bool local = chosen.prefill == chosen.decode && !want.prefill_only;
     struct attempt_plan plan = {
         .prefill = core->registry.nodes[chosen.prefill],
         .decode = core->registry.nodes[chosen.decode],
         .prefill_share = share_of(&view, &want, chosen.prefill, want.prefill_pages, true),
         .decode_share = share_of(&view, &want, chosen.decode, want.decode_pages, local),
+        .fetch = chosen.fetch == SIZE_MAX ? NULL : core->registry.nodes[chosen.fetch],
+        .fetch_pages = chosen.fetch_pages,
     };
+    if (plan.fetch) {
+        struct leg_share *reader = local ? &plan.decode_share : &plan.prefill_share;
+        reader->prefill_tokens =
+            want.prefill_tokens - (uint64_t)chosen.fetch_pages * want.page_tokens;
+    }
     attempt_begin(core, r, &plan);
     return true;
 }

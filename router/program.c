@@ -12,6 +12,7 @@
 #include "proto/http/http.h"
 #include "proto/rpc/health.h"
 #include "proto/rpc/reflection.h"
+#include "router/cache_key.h"
 #include "router/cluster.h"
 #include "router/generate.h"
 #include "router/node_streams.h"
@@ -235,13 +236,21 @@ static enum status core_create(struct program *program, struct err *err)
                                    .node_wait_ns = o->node_wait_ns,
                                    .local_prefill_tokens = (uint32_t)o->local_prefill_tokens,
                                    .cache_index_entries = (uint64_t)o->cache_index_entries,
+                                   .fetch = (enum placement_fetch)o->prefix_fetch,
                                    .clock = clock_now_ns,
                                    .note = note};
     struct identity_model identity = {.vocab_size = config->vocab,
                                       .context_tokens = config->context_tokens,
                                       .wire = wire_range_own((uint32_t)o->wire_max)};
     memcpy(identity.hash, program->model->identity.bytes, sizeof identity.hash);
-    enum status status = core_init(&program->core, &options, &identity, &program->stats, err);
+    uint8_t cache_key[PREFIX_KEY_BYTES];
+    enum status status = STATUS_OK;
+    if (o->cache_key) {
+        status = cache_key_read(o->cache_key, cache_key, err);
+        options.cache_key = cache_key;
+    }
+    if (!status)
+        status = core_init(&program->core, &options, &identity, &program->stats, err);
     if (status)
         return status;
     program->core_ready = true;

@@ -612,7 +612,7 @@ struct placement_view registry_view(struct registry *registry)
             .serving = true,
             .shares = true,
             .held = !ready || node->heartbeat < node->held_until,
-            .sequences = node->leg_count,
+            .sequences = node->leg_count - node->serving_legs,
             .sequences_max = node->sequences_max,
             .prefill_tokens = node->prefill_tokens,
             .prefill_tokens_per_s = node->load.prefill_tokens_per_s,

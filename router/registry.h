@@ -110,6 +110,7 @@ struct node {
     struct leg *legs; /* hash by attempt */
     struct list leg_list;
     uint32_t leg_count, pages_taken;
+    uint32_t serving_legs; /* of the legs: they only serve cached pages, and compute nothing */
     uint64_t prefill_tokens;
 };
 

@@ -76,6 +76,7 @@ struct leg *leg_create(struct node *node, struct request *request, struct attemp
     list_push_back(&node->leg_list, &leg->node_link);
     list_push_back(&request->legs, &leg->request_link);
     node->leg_count++;
+    node->serving_legs += kind == LEG_KIND_SERVE;
     node->pages_taken += share.pages;
     node->prefill_tokens += share.prefill_tokens;
     return leg;
@@ -95,11 +96,14 @@ void leg_gone(struct leg *leg)
     list_remove(&leg->node_link);
     list_remove(&leg->request_link);
     node->leg_count--;
+    node->serving_legs -= leg->kind == LEG_KIND_SERVE;
     node->pages_taken -= leg->share.pages;
     if (leg->request->source == leg)
         leg->request->source = NULL;
     if (leg->request->sink == leg)
         leg->request->sink = NULL;
+    if (leg->request->server == leg)
+        leg->request->server = NULL;
     free(leg);
 }
 

@@ -25,8 +25,11 @@
  * the next attempt every leg is ended by name. A leg stays in its node's table until ENDED, so that what it holds there is
  * still counted; what arrives for a leg that is ending is stale.
  *
+ * Where P is to fetch pages from another node's cache there is one leg more, with an id of its own: that node pins them until
+ * P's first token has come. Whatever becomes of it, the attempt goes on: what P does not get it computes.
+ *
  *     leg:  SENT ──Accepted{OK}──▶ HELD ──End sent──▶ ENDING ──ENDED──▶ (gone)
- *             │ FULL, DRAINING, INVALID: gone at once       any: gone with the registration
+ *             │ FULL, DRAINING, INVALID, GONE: gone at once       any: gone with the registration
  *
  * Owner: the loop thread. */
 #ifndef BATON_ROUTER_REQUEST_H
@@ -57,7 +60,7 @@ struct attempt_id {
     uint64_t high, low;
 };
 
-enum leg_kind { LEG_KIND_PREFILL, LEG_KIND_DECODE, LEG_KIND_LOCAL };
+enum leg_kind { LEG_KIND_PREFILL, LEG_KIND_DECODE, LEG_KIND_LOCAL, LEG_KIND_SERVE };
 enum leg_state { LEG_SENT, LEG_HELD, LEG_ENDING };
 extern const struct sm_table leg_states;
 
@@ -99,6 +102,14 @@ struct request_client {
     void *context;
 };
 
+/* Pages of its sequence, from the first one on, that an attempt has left in a node's cache, sooner than the node says so. */
+enum { REQUEST_LEFT_MAX = 2 };
+struct request_left {
+    size_t slot;
+    uint64_t incarnation;
+    uint32_t pages; /* 0: none */
+};
+
 struct request_timing { /* of the router's clock, ns; 0: has not happened */
     uint64_t arrival_ns, dequeued_ns, assigned_ns, first_ns, second_ns, last_ns;
     uint64_t prefill_us, first_decode_us; /* the nodes' own */
@@ -123,6 +134,7 @@ struct request {
     uint32_t tokens_max;             /* of the answer */
     uint32_t resumed;                /* tokens that the client came with */
     uint8_t salt[PREFIX_SALT_BYTES]; /* whose cached pages it may find; zeros: everybody's */
+    bool salted;
     struct answer answer;
     bool answer_ready;    /* answer is initialised */
     uint64_t deadline_ns; /* DEADLINE_NONE: none */
@@ -134,6 +146,7 @@ struct request {
     struct attempt_id attempt; /* the current one */
     struct leg *source;        /* its P leg */
     struct leg *sink;          /* its D leg, or the local one */
+    struct leg *server;        /* who serves cached pages to P; NULL: nobody (any more) */
     bool prefill_only;         /* the current attempt needs no D */
     uint32_t base;             /* position of the current attempt's first token */
     uint64_t queued_ns;
@@ -141,6 +154,7 @@ struct request {
     uint64_t settle_ns, progress_ns; /* patient time */
     uint64_t renewed_ns;
     uint32_t deaths, replays, pair_failures;
+    struct request_left left[REQUEST_LEFT_MAX]; /* by its last attempt */
     /* the hashes of its whole pages, low halves [page_hash_count], of so many tokens on pages of that size */
     uint64_t *page_hashes;
     uint32_t page_hash_count, hashed_page_tokens;

@@ -53,6 +53,15 @@ enum status router_stats_init(struct router_stats *stats, struct metrics *metric
     stats->cache_forgotten = metrics_counter(
         metrics, "baton_cache_index_forgotten_total",
         "Cached pages of nodes that the router did not take note of, for want of room", NULL);
+    stats->fetches =
+        metrics_counter(metrics, "baton_prefix_fetches_total",
+                        "Prompts that a node was told to fetch in part from another's cache", NULL);
+    stats->fetches_refused = metrics_counter(
+        metrics, "baton_prefix_fetches_refused_total",
+        "… and that the other node would not serve, for the pages were gone, say", NULL);
+    stats->handovers =
+        metrics_counter(metrics, "baton_handovers_total",
+                        "Sequences that a node which leaves gave up to another", NULL);
     stats->messages_out = metrics_counter(metrics, "baton_response_messages_total",
                                           "Messages sent to clients of Generate", NULL);
     return metrics_status(metrics, err);

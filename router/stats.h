@@ -23,6 +23,8 @@ struct router_stats {
     struct metric *ttft_seconds, *itl_seconds;
     struct metric *node_deaths, *refused_nodes;
     struct metric *cache_forgotten;
+    struct metric *fetches, *fetches_refused; /* of cached pages, between nodes */
+    struct metric *handovers;
     struct metric *messages_out; /* GenerateResponse messages */
 };
 

@@ -39,6 +39,7 @@ struct search {
 struct cost {
     unsigned penalty; /* of the roles; lower wins before anything else */
     uint64_t us;
+    bool fetches;         /* own pages are better than equally soon ones */
     uint32_t pages_taken; /* on D: the tie between idle nodes goes to the emptier pool */
 };
 
@@ -56,7 +57,9 @@ static bool cost_less(const struct cost *a, const struct cost *b)
 {
     if (a->penalty != b->penalty)
         return a->penalty < b->penalty;
-    return a->us != b->us ? a->us < b->us : a->pages_taken < b->pages_taken;
+    if (a->us != b->us)
+        return a->us < b->us;
+    return a->fetches != b->fetches ? b->fetches : a->pages_taken < b->pages_taken;
 }
 
 /* --- links --- */
@@ -243,7 +246,8 @@ static void offer_prefill_only(const struct search *search, size_t p, struct bes
 {
     const struct placement_node *node = &search->view->nodes[p];
     const struct part *part = &search->parts[p];
-    struct cost cost = {prefill_penalty(node->role), part->prefill_us, node->pages_taken};
+    struct cost cost = {prefill_penalty(node->role), part->prefill_us, part->fetch != SIZE_MAX,
+                        node->pages_taken};
     if (part->reads)
         best_offer(best, &cost, part->reads_now, p, p);
 }
@@ -275,7 +279,7 @@ static void offer_decode(const struct search *search, size_t d, struct best *bes
         struct cost cost = {penalty,
                             search->parts[p].prefill_us + part->load_us +
                                 move_us(view, p, d, part->move_bytes),
-                            node->pages_taken};
+                            search->parts[p].fetch != SIZE_MAX, node->pages_taken};
         best_offer(best, &cost,
                    search->parts[p].reads_now && part->decodes_now &&
                        link_of(view, p, d) == PLACEMENT_LINK_UP,
@@ -284,7 +288,7 @@ static void offer_decode(const struct search *search, size_t d, struct best *bes
     if (!part->reads)
         return;
     struct cost cost = {prefill_penalty(node->role) + own, part->prefill_us + part->load_us,
-                        node->pages_taken};
+                        part->fetch != SIZE_MAX, node->pages_taken};
     if (!paired && stands_for < cost.penalty)
         cost.penalty = stands_for;
     best_offer(best, &cost, part->both_now, d, d);
@@ -335,7 +339,7 @@ enum placement_result placement_choose_decode(const struct placement_view *view,
         if (d == not_node || !part->decodes_now || link_of(view, prefill, d) != PLACEMENT_LINK_UP)
             continue;
         struct cost cost = {decode_penalty(view->nodes[d].role),
-                            part->load_us + move_us(view, prefill, d, part->move_bytes),
+                            part->load_us + move_us(view, prefill, d, part->move_bytes), false,
                             view->nodes[d].pages_taken};
         if (!found || cost_less(&cost, &best)) {
             found = true;

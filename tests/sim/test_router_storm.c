@@ -1,11 +1,22 @@
-/* Requests under a storm: nodes in memory that follow the protocol, killed, frozen, replaced, full, draining, dropping and
- * giving up at random, with messages in flight in both directions. Whatever happens, every request that was not cancelled gets
- * exactly its tokens, and in the end nothing is left anywhere. The seed is printed on failure. */
+/* Requests under a storm: nodes in memory that follow the protocol, killed, frozen, replaced, full, draining, handing over,
+ * dropping and giving up at random, with messages in flight in both directions, and caches that say what they hold, a little
+ * late, and sometimes lie. Whatever happens, every request that was not cancelled gets exactly its tokens, and in the end
+ * nothing is left anywhere. The seed is printed on failure. */
 #include "tests/router/fake.h"
 
 enum { WORKS_MAX = 64, REQUESTS = 24, OUT_MAX = 4096 };
 
-enum work_state { W_FREE, W_PROMPT, W_READY, W_FETCHING, W_COMPLETE, W_DECODING, W_ENDING };
+enum work_state {
+    W_FREE,
+    W_PROMPT,
+    W_READY,
+    W_FETCHING,
+    W_COMPLETE,
+    W_DECODING,
+    W_SERVING,
+    W_ENDING
+};
+enum { SEQUENCE_MAX = 128, HASHES_MAX = 256 };
 
 struct work {
     enum work_state state;
@@ -14,13 +25,27 @@ struct work {
     uint32_t tag, position, base, tokens_max;
     char source[32];
     uint64_t source_incarnation, source_number;
-    bool first_known, last_leg;
+    bool first_known, last_leg, handed_over;
+    uint32_t prompt_count;
+    bool salted;
+    /* what it is to fetch before it computes; fetch_pages 0: nothing (any more) */
+    char fetch_node[32];
+    uint64_t fetch_incarnation, fetch_number;
+    uint32_t fetch_pages, cached_tokens;
+};
+
+/* What a node's cache holds of one request's sequence. */
+struct holding {
+    uint32_t tokens, told; /* whole pages of so many tokens; hashes said to the router */
+    bool salted;
+    uint32_t ids[SEQUENCE_MAX];
 };
 
 struct sim_node {
     struct fake_node ports[2]; /* two connections: a new one may come beside the old */
     struct fake_node *port;    /* the current one */
     struct work works[WORKS_MAX];
+    struct holding cache[REQUESTS];
     struct {
         size_t bytes;
         uint8_t *data;
@@ -38,6 +63,7 @@ static bool calm; /* the storm is over */
 static struct fake_client clients[REQUESTS];
 static bool cancelled[REQUESTS];
 static double replays, stale, deaths; /* of all storms: they must have been some */
+static double handovers, served, refused, fetched;
 static uint32_t lengths[REQUESTS];
 
 #define MUST(condition) CHECK_MSG(condition, "seed %u: %s", seed_now, #condition)
@@ -126,6 +152,8 @@ static void put_token(struct sim_node *node, struct work *work, uint32_t positio
     run.position = position;
     run.tokens = tokens;
     run.n_tokens = 1;
+    if (position == work->base)
+        run.cached_tokens = work->cached_tokens;
     run.finish = position + 1 == work->tokens_max ? BATON__NODE__V1__FINISH__FINISH_LENGTH
                                                   : BATON__NODE__V1__FINISH__FINISH_NONE;
     body.runs = runs;
@@ -154,6 +182,76 @@ static void beat(struct sim_node *node)
     put(node, BATON__NODE__V1__NODE_MESSAGE__KIND_HEARTBEAT, &heartbeat);
 }
 
+/* --- its cache --- */
+
+static uint32_t pages_of(uint32_t tokens)
+{
+    return tokens / FAKE_PAGE_TOKENS;
+}
+
+/* The work has computed, or received, all but the last token that it knows. */
+static void cache_keep(struct sim_node *node, const struct work *work)
+{
+    struct holding *of = &node->cache[work->tag];
+    uint32_t rows = work->prompt_count + work->position - (work->position > work->base);
+    if (work->state == W_FETCHING || work->state == W_SERVING || rows < of->tokens)
+        return;
+    if (work->state == W_PROMPT)
+        return; /* some of it may be; the test's nodes keep nothing then */
+    MUST(rows <= SEQUENCE_MAX);
+    of->tokens = rows;
+    of->salted = work->salted;
+    for (uint32_t i = 0; i < rows; i++)
+        of->ids[i] = i >= work->prompt_count ? token_of(work->tag, i - work->prompt_count)
+                     : i                     ? i
+                                             : work->tag;
+}
+
+static const uint8_t *salt_of(uint32_t tag, bool salted)
+{
+    return salted ? clients[tag].request->salt : NULL;
+}
+
+static void tell_cache(struct sim_node *node)
+{
+    uint64_t added[HASHES_MAX], removed[HASHES_MAX], hashes[FAKE_PAGES_MAX];
+    Baton__Node__V1__Cached cached = BATON__NODE__V1__CACHED__INIT;
+    cached.added = added;
+    cached.removed = removed;
+    cached.reset = storm(20);
+    for (uint32_t tag = 0; tag < REQUESTS; tag++) {
+        struct holding *of = &node->cache[tag];
+        if (of->salted && (!clients[tag].request || !clients[tag].request->salted))
+            continue; /* the test has no salt to hash it with any more */
+        uint32_t pages = fake_hashes(&world, salt_of(tag, of->salted), of->ids, of->tokens, hashes);
+        uint32_t told = cached.reset ? 0 : of->told;
+        if (storm(6) &&
+            pages) { /* evicted from its end, or all of it; said now, or when it was asked for and gone */
+            pages = dice(2) ? pages - 1 : 0;
+            of->tokens = pages * FAKE_PAGE_TOKENS;
+            if (storm(2))
+                continue;
+        }
+        for (uint32_t i = pages; i < told; i++)
+            removed[cached.n_removed++] = hashes[i];
+        for (uint32_t i = storm(4) ? 0 : told; i < pages; i++)
+            added[cached.n_added++] = hashes[i];
+        of->told = pages;
+    }
+    for (uint32_t lies = storm(8) ? dice(20) : 0; lies; lies--) {
+        uint32_t tag = dice(REQUESTS), ids[SEQUENCE_MAX];
+        if (!clients[tag].request)
+            continue;
+        const struct token_list *prompt = &clients[tag].request->prompt;
+        memcpy(ids, prompt->ids, prompt->count * sizeof *ids);
+        uint32_t pages = fake_hashes(&world, NULL, ids, (uint32_t)prompt->count, hashes);
+        for (uint32_t i = 0; i < pages && cached.n_added < HASHES_MAX; i++)
+            added[cached.n_added++] = hashes[i];
+    }
+    if (cached.n_added || cached.n_removed || cached.reset)
+        put(node, BATON__NODE__V1__NODE_MESSAGE__KIND_CACHED, &cached);
+}
+
 /* --- the node's side of the protocol --- */
 
 static struct work *work_find(struct sim_node *node, const Baton__Node__V1__AttemptId *id)
@@ -166,9 +264,24 @@ static struct work *work_find(struct sim_node *node, const Baton__Node__V1__Atte
     return NULL;
 }
 
-static void work_over(struct work *work)
+static void work_over(struct sim_node *node, struct work *work)
 {
+    if (work->state != W_ENDING)
+        cache_keep(node, work);
     work->state = W_ENDING; /* ENDED comes in a later step */
+}
+
+static Baton__Node__V1__Verdict serve_verdict(const struct sim_node *node,
+                                              const Baton__Node__V1__Assign *assign)
+{
+    const struct holding *of = &node->cache[assign->prompt[0]];
+    MUST(assign->serve_pages > 0 && !assign->fetch);
+    MUST(assign->serve_pages * FAKE_PAGE_TOKENS < assign->n_prompt + assign->n_generated);
+    if (pages_of(of->tokens) < assign->serve_pages ||
+        of->salted != (assign->cache_salt.len == PREFIX_SALT_BYTES) || storm(20))
+        return BATON__NODE__V1__VERDICT__VERDICT_GONE;
+    return storm(40) ? BATON__NODE__V1__VERDICT__VERDICT_INVALID
+                     : BATON__NODE__V1__VERDICT__VERDICT_OK;
 }
 
 static void on_assign(struct sim_node *node, const Baton__Node__V1__Assign *assign)
@@ -179,20 +292,31 @@ static void on_assign(struct sim_node *node, const Baton__Node__V1__Assign *assi
     body.attempt = assign->attempt;
     body.number = assign->number;
     body.verdict = BATON__NODE__V1__VERDICT__VERDICT_OK;
+    bool serve = assign->leg == BATON__NODE__V1__LEG__LEG_SERVE;
+    MUST(assign->cache_salt.len ==
+             (clients[assign->prompt[0]].request && clients[assign->prompt[0]].request->salted
+                  ? PREFIX_SALT_BYTES
+                  : 0) ||
+         !clients[assign->prompt[0]].request);
     struct work *free_work = NULL;
     for (int i = 0; i < WORKS_MAX; i++) {
         struct work *work = &node->works[i];
         if (work->state == W_FREE)
             free_work = work;
-        else if (work->state != W_ENDING) /* ended by name before the next on this stream */
+        else if (work->state != W_ENDING && serve == (work->leg == BATON__NODE__V1__LEG__LEG_SERVE))
+            /* ended by name before the next on this stream */
             MUST(work->request != assign->request);
     }
     struct work *same = work_find(node, assign->attempt);
     MUST(!same || same->state == W_ENDING);
-    if (node->draining)
+    if (node->draining && !serve)
         body.verdict = BATON__NODE__V1__VERDICT__VERDICT_DRAINING;
     else if (!free_work || same || storm(12))
         body.verdict = BATON__NODE__V1__VERDICT__VERDICT_FULL;
+    else if (serve)
+        body.verdict = serve_verdict(node, assign);
+    served += serve && body.verdict == BATON__NODE__V1__VERDICT__VERDICT_OK;
+    refused += body.verdict == BATON__NODE__V1__VERDICT__VERDICT_GONE;
     put(node, BATON__NODE__V1__NODE_MESSAGE__KIND_ACCEPTED, &body);
     if (body.verdict != BATON__NODE__V1__VERDICT__VERDICT_OK)
         return;
@@ -200,7 +324,9 @@ static void on_assign(struct sim_node *node, const Baton__Node__V1__Assign *assi
     for (uint32_t i = 0; i < assign->n_generated; i++)
         MUST(assign->generated[i] == token_of(assign->prompt[0], i));
     *free_work = (struct work){
-        .state = assign->leg == BATON__NODE__V1__LEG__LEG_DECODE ? W_FETCHING : W_PROMPT,
+        .state = serve                                             ? W_SERVING
+                 : assign->leg == BATON__NODE__V1__LEG__LEG_DECODE ? W_FETCHING
+                                                                   : W_PROMPT,
         .high = assign->attempt->high,
         .low = assign->attempt->low,
         .request = assign->request,
@@ -213,7 +339,20 @@ static void on_assign(struct sim_node *node, const Baton__Node__V1__Assign *assi
         .source_incarnation = assign->source_incarnation,
         .source_number = assign->source_number,
         .last_leg = assign->last_leg,
+        .prompt_count = (uint32_t)assign->n_prompt,
+        .salted = assign->cache_salt.len != 0,
     };
+    const Baton__Node__V1__Fetch *fetch = assign->fetch;
+    if (fetch) {
+        MUST(assign->leg != BATON__NODE__V1__LEG__LEG_DECODE && fetch->transfer);
+        MUST(fetch->transfer->high != assign->attempt->high &&
+             strcmp(fetch->node, node->port->name));
+        MUST(fetch->pages * FAKE_PAGE_TOKENS < assign->n_prompt + assign->n_generated);
+        free_work->fetch_pages = fetch->pages;
+        free_work->fetch_incarnation = fetch->incarnation;
+        free_work->fetch_number = fetch->number;
+        snprintf(free_work->fetch_node, sizeof free_work->fetch_node, "%s", fetch->node);
+    }
     snprintf(free_work->source, sizeof free_work->source, "%s", assign->source);
 }
 
@@ -223,7 +362,7 @@ static void join(struct sim_node *node, struct work *work)
     report(node, work, BATON__NODE__V1__REPORT__KIND__JOINED);
     put_token(node, work, work->position++); /* its first report repeats the token */
     if (work->position == work->tokens_max)
-        work_over(work);
+        work_over(node, work);
 }
 
 static void on_router_message(struct sim_node *node, const router_message *message)
@@ -236,7 +375,7 @@ static void on_router_message(struct sim_node *node, const router_message *messa
     case BATON__NODE__V1__ROUTER_MESSAGE__KIND_END:
         work = work_find(node, message->end->attempt);
         if (work) {
-            work_over(work);
+            work_over(node, work);
         } else {
             struct work gone = {.high = message->end->attempt->high,
                                 .low = message->end->attempt->low};
@@ -287,9 +426,9 @@ static void fetch(struct sim_node *node, struct work *work)
             work->state = W_COMPLETE;
             if (dice(3)) { /* FIRST came over the link as well */
                 work->first_known = true;
-                work_over(source);
+                work_over(from, source);
             } else if (dice(2)) {
-                work_over(source);
+                work_over(from, source);
             }
             if (work->first_known)
                 join(node, work);
@@ -298,8 +437,34 @@ static void fetch(struct sim_node *node, struct work *work)
     }
     if (dice(6) == 0) {
         report(node, work, BATON__NODE__V1__REPORT__KIND__GAVE_UP);
-        work_over(work);
+        work_over(node, work);
     }
+}
+
+/* A prompt that first fetches what another node has cached. False: it still waits for that. */
+static bool prefix_fetch(struct work *work)
+{
+    if (!work->fetch_pages)
+        return true;
+    for (int i = 0; i < node_count; i++) {
+        struct sim_node *from = &nodes[i];
+        if (!from->up || from->port->incarnation != work->fetch_incarnation)
+            continue;
+        MUST(strcmp(from->port->name, work->fetch_node) == 0);
+        if (from->last_number < work->fetch_number && dice(8))
+            return false; /* not told yet: the PULL is parked */
+        for (int k = 0; k < WORKS_MAX; k++)
+            if (from->works[k].state == W_SERVING && from->works[k].number == work->fetch_number) {
+                if (from->frozen && dice(8))
+                    return false;
+                if (!from->frozen) {
+                    work->cached_tokens = work->fetch_pages * FAKE_PAGE_TOKENS;
+                    fetched++;
+                }
+            }
+    }
+    work->fetch_pages = 0; /* it came, or it is computed */
+    return true;
 }
 
 static void work_step(struct sim_node *node, struct work *work)
@@ -307,14 +472,21 @@ static void work_step(struct sim_node *node, struct work *work)
     if (work->state != W_FREE && work->state != W_ENDING && work->state != W_DECODING &&
         storm(60)) {
         report(node, work, BATON__NODE__V1__REPORT__KIND__DROPPED);
-        work_over(work);
+        work_over(node, work);
         return;
+    }
+    if (node->draining && !work->handed_over && work->state != W_ENDING &&
+        work->state != W_SERVING && dice(4) == 0) {
+        work->handed_over = true; /* and goes on until it is told End */
+        report(node, work, BATON__NODE__V1__REPORT__KIND__HAND_OVER);
     }
     switch (work->state) {
     case W_PROMPT:
+        if (!prefix_fetch(work))
+            break;
         put_token(node, work, work->position++);
         if (work->position == work->tokens_max)
-            work_over(work);
+            work_over(node, work);
         else if (work->leg == BATON__NODE__V1__LEG__LEG_PREFILL)
             work->state = W_READY;
         else
@@ -327,7 +499,7 @@ static void work_step(struct sim_node *node, struct work *work)
     case W_DECODING:
         put_token(node, work, work->position++);
         if (work->position == work->tokens_max)
-            work_over(work);
+            work_over(node, work);
         break;
     case W_ENDING:
         report(node, work, BATON__NODE__V1__REPORT__KIND__ENDED);
@@ -345,6 +517,7 @@ static void node_connect(struct sim_node *node)
     struct fake_register registration;
     struct fake_node *other = &node->ports[node->port == &node->ports[0]];
     memset(node->works, 0, sizeof node->works);
+    memset(node->cache, 0, sizeof node->cache);
     drop_out(node);
     *other = (struct fake_node){.name = node->port->name,
                                 .role = node->port->role,
@@ -444,6 +617,8 @@ static void admit_some(uint32_t *admitted)
     cancelled[i] = false;
     struct request *r = fake_request(&clients[i], 1 + dice(60), lengths[i], NULL);
     r->prompt.ids[0] = i;
+    if (dice(3) == 0)
+        core_salt(&world.core, r, "somebody", dice(8));
     r->priority = (int32_t)dice(3);
     MUST(core_admit(&world.core, r, NULL) == STATUS_OK);
     core_schedule(&world.core);
@@ -477,6 +652,8 @@ static void one_storm(unsigned seed)
     world_init_with(&world, (struct core_options){.queue_max = 1000,
                                                   .requests_max = 1000,
                                                   .replays_max = 1000000,
+                                                  .cache_index_entries = 40 + dice(1000),
+                                                  .fetch = (enum placement_fetch)dice(2),
                                                   .node_wait_ns = 3600 * NS_PER_S});
     node_count = 1 + (int)dice(5);
     for (int i = 0; i < node_count; i++) {
@@ -499,8 +676,10 @@ static void one_storm(unsigned seed)
             world_pass(&world, 50 * NS_PER_MS);
         if (turns % 25 == 0) {
             for (int i = 0; i < node_count; i++)
-                if (nodes[i].up && !nodes[i].frozen)
+                if (nodes[i].up && !nodes[i].frozen) {
+                    tell_cache(&nodes[i]);
                     beat(&nodes[i]);
+                }
             links_meet();
         }
         look_at_clients(admitted);
@@ -515,10 +694,12 @@ static void one_storm(unsigned seed)
     MUST(metric_value(world.stats.mismatches) == 0);
     for (size_t i = 0; i < world.core.registry.node_count; i++)
         MUST(world.core.registry.nodes[i]->leg_count == 0 &&
+             world.core.registry.nodes[i]->serving_legs == 0 &&
              world.core.registry.nodes[i]->pages_taken == 0 &&
              world.core.registry.nodes[i]->prefill_tokens == 0);
     replays += metric_value(world.stats.replays);
     deaths += metric_value(world.stats.node_deaths);
+    handovers += metric_value(world.stats.handovers);
     stale += metric_value(world.stats.stale[STALE_TOKENS]);
     for (int i = 0; i < node_count; i++)
         node_kill(&nodes[i]);
@@ -536,5 +717,10 @@ TEST(storm, every_request_gets_exactly_its_tokens)
     }
     for (unsigned seed = 1; seed <= 1000; seed++)
         one_storm(seed);
+    printf("# %.0f replays, %.0f deaths, %.0f stale, %.0f handed over, caches asked: %.0f served, "
+           "%.0f "
+           "gone, %.0f fetched\n",
+           replays, deaths, stale, handovers, served, refused, fetched);
     CHECK(replays > 10000 && deaths > 10000 && stale > 1000);
+    CHECK(handovers > 1000 && served > 500 && refused > 100 && fetched > 300);
 }
