@@ -127,7 +127,6 @@ class Process:
     def kill(self):
         """SIGKILL, and reaps at once: an unreaped zombie hides a death from its peers."""
         if self.child and self.child.poll() is None:
-            self.child.send_signal(signal.SIGCONT)
             self.child.kill()
         if self.child:
             self.child.wait()
