@@ -24,6 +24,7 @@ struct core_options {
     uint64_t node_wait_ns;
     uint32_t local_prefill_tokens; /* see sched/placement.h, as the next */
     enum placement_fetch fetch;
+    bool hand_off_always;         /* placement's slow_links_too */
     const uint8_t *cache_key;     /* [PREFIX_KEY_BYTES], for core_init only; NULL: one is drawn */
     uint64_t cache_index_entries; /* cached pages of nodes to remember; 0: none */
     /* For durations shown to clients, which are finer than a round of the loop; NULL: the time given to core_time. */

@@ -148,6 +148,14 @@ static const struct config_option table[] = {
      .sections = CONFIG_ROUTER,
      .help = "prompts whose first pages another node has cached are fetched from there: when that "
              "is sooner than computing them, always, or never"},
+    {.key = "hand_off",
+     .type = CONFIG_ENUM,
+     FIELD(hand_off),
+     .initial = "auto",
+     .choices = "auto|always",
+     .sections = CONFIG_ROUTER,
+     .help = "auto: a prompt whose pages would travel longer than a decode node needs to compute "
+             "them is computed there; always: prefill nodes hand over whatever the link"},
     {.key = "cache_key",
      .type = CONFIG_STRING,
      FIELD(cache_key),

@@ -4,11 +4,14 @@
 
 #include "base/config.h"
 
+enum router_hand_off { HAND_OFF_AUTO, HAND_OFF_ALWAYS };
+
 struct router_options {
     const char *name, *model;
     struct config_address grpc, http, node_grpc;
     const char *grpc_file, *http_file, *node_grpc_file;
     int log_level, prefix_fetch; /* the second: enum placement_fetch */
+    int hand_off;                /* enum router_hand_off */
     const char *cache_key;
     int64_t requests_max, queue_max, prompt_tokens_max, replays_max, wire_max;
     int64_t local_prefill_tokens, cache_index_entries;

@@ -71,6 +71,7 @@ static struct placement_request want_of(const struct core *core, const struct re
         .page_bytes = core->registry.identity.page_bytes,
         .local_prefill_tokens = core->options.local_prefill_tokens,
         .fetch = core->options.fetch,
+        .slow_links_too = core->options.hand_off_always,
         .prefill_only = r->tokens_max - r->answer.received == 1,
         .local_only = r->pair_failures >= PAIR_FAILURES_LOCAL,
     };

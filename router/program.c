@@ -237,6 +237,7 @@ static enum status core_create(struct program *program, struct err *err)
                                    .local_prefill_tokens = (uint32_t)o->local_prefill_tokens,
                                    .cache_index_entries = (uint64_t)o->cache_index_entries,
                                    .fetch = (enum placement_fetch)o->prefix_fetch,
+                                   .hand_off_always = o->hand_off == HAND_OFF_ALWAYS,
                                    .clock = clock_now_ns,
                                    .note = note};
     struct identity_model identity = {.vocab_size = config->vocab,

@@ -216,7 +216,7 @@ static bool pair_allowed(const struct search *search, size_t p, size_t d)
 static bool pair_slow(const struct search *search, size_t p, size_t d)
 {
     const struct part *part = &search->parts[d];
-    return rate_of(search, &search->view->nodes[d]) &&
+    return !search->request->slow_links_too && rate_of(search, &search->view->nodes[d]) &&
            move_us(search->view, p, d, part->move_bytes) > part->own_us + slow_floor_us;
 }
 

@@ -15,7 +15,7 @@
  *
  * D computes the prompt itself, in the class of the pairs that it stands for, when it lacks at most `local_prefill_tokens`
  * of it, or when from every P the transfer is estimated to take longer than the prefill on D (by more than slow_floor_us:
- * estimates of a few milliseconds are noise).
+ * estimates of a few milliseconds are noise; `slow_links_too` turns this off).
  *
  *     estimate =  what waits on P / its rate  +  fetching / the link's rate  +  what P computes then / its rate
  *               + the pages that D lacks / the link's rate  +  D's sequences as a share of its most, times load_us
@@ -74,6 +74,7 @@ struct placement_request {
     uint32_t page_tokens, page_bytes; /* 0: not known, and no cached page counts */
     bool prefill_only;                /* the first token ends the answer: no D is needed */
     bool local_only;                  /* no transfer: pairs have failed this request */
+    bool slow_links_too;              /* a transfer is never too slow to be made */
     uint32_t local_prefill_tokens; /* D reads a prompt of which it lacks at most so many; 0: none */
     enum placement_fetch fetch;
 };

@@ -349,6 +349,9 @@ TEST(placement, over_a_slow_link_d_computes)
     struct placement got;
     CHECK_INT(placement_choose(&view, &request, &got), PLACEMENT_BUSY);
     nodes[1].held = false;
+    request.slow_links_too = true;
+    check_choice(&view, &request, 0, 1);
+    request.slow_links_too = false;
     /* computed already: a slow link is the better way */
     size_t decode = 99;
     CHECK_INT(placement_choose_decode(&view, &request, 0, SIZE_MAX, &decode), PLACEMENT_FOUND);
