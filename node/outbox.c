@@ -17,7 +17,7 @@ enum status outbox_init(struct outbox *outbox, uint32_t runs_max)
     *outbox = (struct outbox){.runs_max = runs_max};
     outbox->runs = calloc(runs_max, sizeof *outbox->runs);
     outbox->run_pointers = calloc(runs_max, sizeof *outbox->run_pointers);
-    if (!outbox->runs || !outbox->run_pointers)
+    if (!outbox->runs || !outbox->run_pointers || !buf_reserve(&outbox->queue, OUTBOX_BYTES_READY))
         return STATUS_MEMORY;
     for (uint32_t i = 0; i < runs_max; i++) {
         struct outbox_run *r = &outbox->runs[i];

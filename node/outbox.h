@@ -2,7 +2,8 @@
  * transport takes them. All tokens of a step are gathered and go as one message.
  *
  * Without a stream everything is dropped: work lives no longer than the stream that brought it, so nobody waits for it.
- * Owner: the loop thread. The queue grows to what a slow router leaves lying, up to a limit; then the stream is given up. */
+ * Owner: the loop thread. Nothing is allocated after outbox_init but what a slow router leaves lying, up to a limit; then the
+ * stream is given up. */
 #ifndef BATON_NODE_OUTBOX_H
 #define BATON_NODE_OUTBOX_H
 
@@ -12,7 +13,7 @@
 #include "proto/baton/node/v1/node.pb-c.h"
 #include "proto/rpc/rpc.h"
 
-enum { OUTBOX_BYTES_MAX = 64 << 20 };
+enum { OUTBOX_BYTES_READY = 256 << 10, OUTBOX_BYTES_MAX = 64 << 20 };
 
 /* One token of one attempt. */
 struct outbox_token {

@@ -242,6 +242,14 @@ struct node_context {
 };
 static struct node_context contexts[FIXTURE_NODES];
 
+static enum status ucx_make(void *context, const struct xfer_handler *handler,
+                            struct xfer **xfer_out, struct err *err)
+{
+    (void)context;
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP, .peers_max = 64};
+    return xfer_ucx_create(&options, handler, xfer_out, err);
+}
+
 static enum status memory_make(void *context, const struct xfer_handler *handler,
                                struct xfer **xfer_out, struct err *err)
 {
@@ -315,7 +323,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .metrics = fixture->metrics[i],
         .prefill = &prefill_leg,
         .decode = &decode_leg,
-        .transport = {memory_make, &contexts[i]},
+        .transport = {o->ucx ? ucx_make : memory_make, &contexts[i]},
         .name = names[i],
         .grpc_address = "",
         .http_address = "",

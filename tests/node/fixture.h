@@ -71,6 +71,7 @@ struct fixture_options {
     uint32_t swap_pages, preempt_every, gap_ms;
     uint32_t kv_pages_of[FIXTURE_NODES]; /* 0: kv_pages */
     uint32_t grace_ms;                   /* 0: 5 s */
+    bool ucx;                            /* KV goes through UCX, not from memory to memory */
     uint64_t router_late_ns;             /* the router takes no calls for so long */
     int64_t wire_max[FIXTURE_NODES];     /* 0: the newest */
 };
