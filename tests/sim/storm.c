@@ -9,9 +9,8 @@
 #include "base/log.h"
 #include "tests/sim/cluster.h"
 
-enum { REQUESTS_MAX = 24, EVENTS_MAX = 256, PROMPT_MAX = 24, ANSWER_MAX = 16 };
+enum { REQUESTS_MAX = 24, EVENTS_MAX = 256, PROMPT_MAX = 32, ANSWER_MAX = 24 };
 
-static const uint64_t storm_ns = 10 * NS_PER_S; /* faults and arrivals within */
 static const uint64_t calm_max_ns = 60 * NS_PER_S;
 static const uint64_t rest_max_ns = 25 * NS_PER_S;
 static const uint64_t care_ns = 100 * NS_PER_MS;
@@ -54,7 +53,8 @@ struct storm {
     uint32_t request_count;
     struct event events[EVENTS_MAX];
     uint32_t event_count;
-    uint64_t begin_ns;
+    uint64_t begin_ns, storm_ns; /* faults and arrivals within */
+    uint64_t arrivals_ns;
     bool calm, router_stood; /* it was frozen or dead: deadlines of clients may be missed */
     uint64_t start_at_ns[CLUSTER_NODES_MAX + 1];
     struct storm_totals *totals;
@@ -122,7 +122,8 @@ static void options_choose(void)
                                   .seqs_max = range(2, 8),
                                   .copies_max = range(1, 8),
                                   .mirrored = pick(3) == 0,
-                                  .layer_ns = range_ns(NS_PER_MS / 10, 5 * NS_PER_MS),
+                                  .layer_ns =
+                                      range_ns(NS_PER_MS / 10, (pick(2) ? 3 : 25) * NS_PER_MS),
                                   .row_ns = range_ns(0, NS_PER_MS / 4),
                                   .copy_ns = range_ns(NS_PER_US, NS_PER_MS)};
     if (engine.layer_run > engine.layers)
@@ -130,10 +131,11 @@ static void options_choose(void)
     if (engine.rows_max <= engine.seqs_max)
         engine.rows_max = engine.seqs_max + 1;
     uint32_t pages = (PROMPT_MAX + ANSWER_MAX + 3) / 4;
+    bool roomy = pick(3) == 0;
     for (uint32_t i = 1; i <= o->nodes; i++) {
         char role = pattern[i - 1];
         engine.slots_max = range(engine.seqs_max, 3 * engine.seqs_max);
-        engine.page_count = range(pages, 4 * pages);
+        engine.page_count = range(pages, (roomy ? 4 : 2) * pages);
         o->node[i] = (struct node_side_options){.role = role == 'p'   ? 0
                                                         : role == 'd' ? 1
                                                                       : 2,
@@ -190,7 +192,7 @@ static void request_choose(uint32_t index)
     }
     if (pick(8) == 0)
         o->tokens_min = pick(o->tokens_max);
-    uint64_t at_ns = storm.begin_ns + range_ns(0, pick(2) ? NS_PER_S : storm_ns - 2 * NS_PER_S);
+    uint64_t at_ns = storm.begin_ns + range_ns(0, storm.arrivals_ns);
     o->deadline_ns = pick(8) ? DEADLINE_NONE : at_ns + range_ns(NS_PER_MS, 10 * NS_PER_S);
     event_add(at_ns, EVENT_ASK, index, 0);
     if (pick(6) == 0)
@@ -202,10 +204,12 @@ static void request_choose(uint32_t index)
 /* `count` times: something begins with a node and ends after a while. */
 static void fault_pairs(uint32_t count, enum event_kind begin, enum event_kind end, uint64_t max_ns)
 {
+    bool early = pick(2);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t a = range(1, storm.options.nodes);
         uint32_t b = 1 + (a + pick(storm.options.nodes - 1)) % storm.options.nodes;
-        uint64_t at_ns = storm.begin_ns + range_ns(0, storm_ns);
+        uint64_t at_ns =
+            storm.begin_ns + range_ns(0, early && pick(2) ? storm.arrivals_ns : storm.storm_ns);
         if (begin == EVENT_BLOCK || begin == EVENT_UNBLOCK)
             b = pick(3); /* up, down, both */
         event_add(at_ns, begin, a, b);
@@ -237,14 +241,14 @@ static void faults_choose(void)
     if (pick(8) == 0)
         fault_pairs(range(1, 3), EVENT_ROLE, EVENT_ROLE, 0);
     if (pick(4) == 0)
-        event_add(storm.begin_ns + range_ns(0, storm_ns), EVENT_HUB_FAULTS, 0, 0);
+        event_add(storm.begin_ns + range_ns(0, storm.storm_ns), EVENT_HUB_FAULTS, 0, 0);
     if (pick(8) == 0) {
-        uint64_t at_ns = storm.begin_ns + range_ns(0, storm_ns);
+        uint64_t at_ns = storm.begin_ns + range_ns(0, storm.storm_ns);
         event_add(at_ns, EVENT_FREEZE, CLUSTER_ROUTER, 0);
         event_add(at_ns + range_ns(0, 4 * NS_PER_S), EVENT_THAW, CLUSTER_ROUTER, 0);
     }
     if (pick(8) == 0) {
-        uint64_t at_ns = storm.begin_ns + range_ns(0, storm_ns);
+        uint64_t at_ns = storm.begin_ns + range_ns(0, storm.storm_ns);
         event_add(at_ns, EVENT_KILL, CLUSTER_ROUTER, 0);
         event_add(at_ns + range_ns(0, 3 * NS_PER_S), EVENT_START, CLUSTER_ROUTER, 0);
     }
@@ -574,12 +578,14 @@ void storm_run(uint64_t seed, struct storm_totals *totals)
     storm.options.router.note = note;
     cluster_start(&storm.cluster, &storm.options);
     storm.begin_ns = storm.cluster.now_ns;
+    storm.storm_ns = range_ns(3 * NS_PER_S, pick(3) ? 8 * NS_PER_S : 14 * NS_PER_S);
+    storm.arrivals_ns = pick(3) ? range_ns(NS_PER_MS, NS_PER_S) : storm.storm_ns * 3 / 4;
     storm.request_count = range(1, REQUESTS_MAX);
     for (uint32_t i = 0; i < storm.request_count; i++)
         request_choose(i);
     faults_choose();
     event_add(storm.begin_ns + care_ns, EVENT_CARE, 0, 0);
-    run_until(storm.begin_ns + storm_ns);
+    run_until(storm.begin_ns + storm.storm_ns);
     calm_down();
     uint64_t calm_begin_ns = storm.cluster.now_ns;
     while (!all_ended()) {
