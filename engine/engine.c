@@ -341,9 +341,10 @@ static enum status tables_create(struct engine *engine)
     engine->sealed_runs = calloc(pages, sizeof *engine->sealed_runs);
     engine->fill_pending = calloc(pages, sizeof *engine->fill_pending);
     engine->fill_list = calloc(pages, sizeof *engine->fill_list);
+    engine->fill_step = calloc(pages, sizeof *engine->fill_step);
     engine->copies = calloc(info->copies_max, sizeof *engine->copies);
     if (!engine->slots || !engine->free_slots || !engine->sums || !engine->sealed_runs ||
-        !engine->fill_pending || !engine->fill_list || !engine->copies)
+        !engine->fill_pending || !engine->fill_list || !engine->fill_step || !engine->copies)
         return STATUS_MEMORY;
     for (uint32_t slot = info->slots_max; slot-- > 0;)
         engine->free_slots[engine->free_slot_count++] = slot;
@@ -516,7 +517,7 @@ void engine_destroy(struct engine *engine)
         free(engine->steps[i].fill_pages);
     void *const tables[] = {engine->layers,    engine->slots,       engine->free_slots,
                             engine->sums,      engine->sealed_runs, engine->fill_pending,
-                            engine->fill_list, engine->copies};
+                            engine->fill_list, engine->fill_step,   engine->copies};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
         free(tables[i]);
     kern_cancels_destroy(engine->cancels);

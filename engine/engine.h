@@ -200,6 +200,9 @@ void engine_progress(const struct engine *engine,
 /* Zeroes pages (and forgets their checksums) before steps that are submitted later. For pages that will be computed into;
  * not for pages that receive pieces: those are overwritten whole, and the zeroing would come in between. */
 void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t count);
+/* The pages are to be given back: takes back what zeroing no step has been submitted with. True when none is under way either.
+ * False: it would still come over bytes that somebody else receives into them; ask again after the next RUN_DONE. */
+bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t count);
 /* Forgets the checksums of pages, as zeroing does, without touching their bytes, also where zeroing was still to come. */
 void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t count);
 /* Tests: fills with NaN, in stream order. Only with poison_pages. */

@@ -77,6 +77,8 @@ struct engine {
     uint64_t *sealed_runs;                /* [page_count] bit r: sums[page][r] is valid */
     uint8_t *fill_pending;                /* [page_count] FILL_*: to be done before the next step */
     uint32_t *fill_list, fill_list_count; /* [page_count] pages that may be pending */
+    uint64_t *fill_step; /* [page_count] the number of the step that fills it, from 1 */
+    uint64_t fills_done; /* up to this step */
     bool poison_pages;
 
     struct copy_entry *copies; /* [copies_max] a ring */

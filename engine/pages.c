@@ -49,6 +49,17 @@ void engine_pages_poison(struct engine *engine, const uint32_t *pages, uint32_t 
     fill_mark(engine, pages, count, FILL_POISON);
 }
 
+bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t count)
+{
+    bool quiet = true;
+    for (uint32_t i = 0; i < count; i++) {
+        if (engine->fill_pending[pages[i]] != FILL_NONE)
+            engine->fill_pending[pages[i]] = FILL_DROPPED;
+        quiet &= engine->fill_step[pages[i]] <= engine->fills_done;
+    }
+    return quiet;
+}
+
 void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -70,6 +81,8 @@ void engine_fills_enqueue(struct engine *engine, struct engine_step *step)
         if (fill == FILL_ZERO)
             zero_count = all;
     }
+    for (uint32_t i = 0; i < all; i++)
+        engine->fill_step[step->fill_pages[i]] = engine->steps_submitted;
     for (uint32_t i = 0; i < engine->fill_list_count; i++)
         engine->fill_pending[engine->fill_list[i]] = FILL_NONE;
     engine->fill_list_count = 0;

@@ -302,6 +302,7 @@ bool engine_poll(struct engine *engine, struct engine_event *event_out)
             uint32_t run = step->next_run;
             if (engine->ops->event_query(step->run_done[run])) {
                 step->next_run++;
+                engine->fills_done = engine->steps_done + 1; /* they go ahead of its layers */
                 engine_sums_store(engine, step, run);
                 *event_out =
                     (struct engine_event){.kind = ENGINE_RUN_DONE, .step = step, .run = run};

@@ -71,7 +71,8 @@ static void ended_report(struct node *node, struct work *work)
 /* Nothing can touch its pages any more. */
 static bool work_drained(const struct node *node, const struct work *work)
 {
-    return !work->transfer_live && !work->copies && engine_cancel_acked(node->engine, work->slot);
+    return !work->transfer_live && !work->copies && engine_cancel_acked(node->engine, work->slot) &&
+           engine_pages_release(node->engine, work->pages, work->page_count);
 }
 
 /* Moves a work that is over as far as it goes now. */

@@ -141,7 +141,7 @@ void preempt_settle(struct node *node)
             continue;
         if (work->save == PREEMPT_SAVE_UNDECIDED)
             save_decide(node, work);
-        if (!work->copies)
+        if (!work->copies && engine_pages_release(node->engine, work->pages, work->page_count))
             save_finish(node, work);
     }
 }

@@ -94,6 +94,48 @@ TEST(engine, events_come_in_order)
     model_close(model);
 }
 
+/* Zeroing that is on its way would come over what somebody else receives: pages are not quiet before it has been. */
+TEST(engine, pages_are_given_back_after_their_zeroing)
+{
+    struct model_file *model = harness_model();
+    struct engine *engine = harness_engine(model, options_make());
+    uint32_t pages[4], tokens[100] = {0}, slot = slot_take(engine);
+    uint32_t early[2] = {40, 41}, late[2] = {50, 51};
+    pages_take(engine, pages, 5, 4);
+    struct engine_seq_input input = {.slot = slot,
+                                     .tokens = tokens,
+                                     .row_count = 50,
+                                     .prev_sample = ENGINE_NONE,
+                                     .pages = pages,
+                                     .page_count = 4};
+    engine_pages_zero(engine, early, 2);
+    CHECK(engine_pages_release(engine, early, 2)); /* no step was submitted with it: taken back */
+    struct engine_step *steps[2];
+    for (int i = 0; i < 2; i++) {
+        steps[i] = engine_step_begin(engine);
+        CHECK_INT(engine_step_add(steps[i], &input, NULL), STATUS_OK);
+        CHECK_INT(engine_submit(steps[i]), STATUS_OK);
+        input.position_begin = 50;
+        if (i == 0) {
+            CHECK(engine_pages_release(engine, early, 2));
+            CHECK(!engine_pages_release(engine, pages, 4));
+            engine_pages_zero(engine, late, 2); /* goes ahead of the second step */
+        }
+    }
+    struct engine_event event;
+    uint32_t events = 0, runs = engine_info(engine)->run_count;
+    while (events < 2 * (runs + 1)) {
+        CHECK(engine_pages_release(engine, late, 2) == (events > runs + 1));
+        if (engine_poll(engine, &event))
+            events++;
+        else
+            CHECK(engine_wait(engine, 10 * NS_PER_S));
+        CHECK(engine_pages_release(engine, pages, 4) == (events > 0));
+    }
+    engine_destroy(engine);
+    model_close(model);
+}
+
 /* Cancels at random moments of a long prefill with a second step in flight behind it. After the acknowledgement nothing may
  * touch the pages: they are filled by hand then, and must stay as they are. */
 TEST(engine, cancel_within_a_layer)

@@ -48,12 +48,15 @@ struct engine {
     uint64_t *sealed; /* [page], bits of runs */
     uint8_t *fill;    /* [page] */
     uint32_t *fill_list, fill_count;
+    uint64_t *fill_step; /* [page] the number of the step that zeroes it */
+    uint64_t fills_done;
     struct fake_slot *slots;
     struct engine_step steps[STEPS];
     struct engine_step *last_submitted;
-    uint64_t steps_begun, steps_submitted, steps_run; /* run: all layers done */
-    uint32_t layer;                                   /* of the running step */
-    uint64_t layer_end_ns;                            /* DEADLINE_NONE: no step runs */
+    uint64_t steps_begun, steps_submitted, steps_run,
+        steps_done;        /* run: all layers; done: polled */
+    uint32_t layer;        /* of the running step */
+    uint64_t layer_end_ns; /* DEADLINE_NONE: no step runs */
     struct engine_copy **copies;
     uint64_t copies_submitted, copies_done, copy_end_ns;
     struct engine_event events[EVENTS_MAX];
@@ -113,6 +116,7 @@ struct engine *fake_engine_create(const struct fake_options *o)
     engine->sealed = room(o->page_count, sizeof *engine->sealed);
     engine->fill = room(o->page_count, 1);
     engine->fill_list = room(o->page_count, sizeof *engine->fill_list);
+    engine->fill_step = room(o->page_count, sizeof *engine->fill_step);
     engine->slots = room(o->slots_max, sizeof *engine->slots);
     engine->copies = room(o->copies_max, sizeof(struct engine_copy *));
     engine->layer_end_ns = engine->copy_end_ns = DEADLINE_NONE;
@@ -153,6 +157,7 @@ void engine_destroy(struct engine *engine)
     free(engine->sealed);
     free(engine->fill);
     free(engine->fill_list);
+    free(engine->fill_step);
     free(engine->slots);
     free(engine->copies);
     free(engine);
@@ -561,13 +566,22 @@ enum status engine_submit(struct engine_step *step)
     step->state = STEP_IN_FLIGHT;
     for (uint32_t i = 0; i < engine->fill_count; i++) {
         uint32_t page = engine->fill_list[i];
-        if (engine->fill[page] == FILL_ZERO)
+        if (engine->fill[page] == FILL_ZERO) {
             step->fills[step->fill_count++] = page;
+            engine->fill_step[page] = engine->steps_submitted + 1;
+        }
         engine->fill[page] = FILL_NONE;
     }
     engine->fill_count = 0;
-    for (uint32_t i = 0; i < step->seq_count; i++)
-        engine->slots[step->seqs[i].slot].in_flight++;
+    uint32_t page_tokens = engine->info.page_tokens;
+    for (uint32_t i = 0; i < step->seq_count; i++) {
+        const struct fake_seq *seq = &step->seqs[i];
+        engine->slots[seq->slot].in_flight++;
+        /* what is written has no checksum any more */
+        for (uint32_t k = seq->position / page_tokens;
+             k <= (seq->position + seq->row_count - 1) / page_tokens; k++)
+            engine->sealed[step->pages[seq->pages_begin + k]] = 0;
+    }
     step->submitted_ns = clock_now_ns();
     engine->last_submitted = step;
     engine->steps_submitted++;
@@ -666,6 +680,7 @@ static void step_retire(struct engine *engine, struct engine_step *step)
         slot_free_check(slot);
     }
     step->state = STEP_IDLE;
+    engine->steps_done++;
 }
 
 static void copy_retire(struct engine *engine, struct engine_copy *copy)
@@ -686,9 +701,10 @@ bool engine_poll(struct engine *engine, struct engine_event *event_out)
     if (engine->events_out == engine->events_in)
         return false;
     *event_out = engine->events[engine->events_out++ % EVENTS_MAX];
-    if (event_out->kind == ENGINE_RUN_DONE)
+    if (event_out->kind == ENGINE_RUN_DONE) {
+        engine->fills_done = engine->steps_done + 1;
         sums_store(engine, event_out->step, event_out->run);
-    else if (event_out->kind == ENGINE_STEP_DONE)
+    } else if (event_out->kind == ENGINE_STEP_DONE)
         step_retire(engine, event_out->step);
     else
         copy_retire(engine, event_out->copy);
@@ -713,12 +729,23 @@ void engine_progress(const struct engine *engine, struct engine_progress *progre
 
 void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t count)
 {
+    engine_pages_unseal(engine, pages, count);
     for (uint32_t i = 0; i < count; i++) {
         if (engine->fill[pages[i]] == FILL_NONE)
             engine->fill_list[engine->fill_count++] = pages[i];
         engine->fill[pages[i]] = FILL_ZERO;
     }
-    engine_pages_unseal(engine, pages, count);
+}
+
+bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t count)
+{
+    bool quiet = true;
+    for (uint32_t i = 0; i < count; i++) {
+        if (engine->fill[pages[i]] != FILL_NONE)
+            engine->fill[pages[i]] = FILL_DROPPED;
+        quiet &= engine->fill_step[pages[i]] <= engine->fills_done;
+    }
+    return quiet;
 }
 
 void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t count)
@@ -727,6 +754,8 @@ void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t 
     for (uint32_t i = 0; i < count; i++) {
         assert(pages[i] < engine->info.page_count);
         engine->sealed[pages[i]] = 0;
+        if (engine->fill[pages[i]] != FILL_NONE)
+            engine->fill[pages[i]] = FILL_DROPPED;
         memset(&engine->known[pages[i] * words], 0, words);
     }
 }
