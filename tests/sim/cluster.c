@@ -177,6 +177,32 @@ static void seen(void *context, int place, enum net_direction direction, const v
     protobuf_c_message_free_unpacked(message, NULL);
 }
 
+/* Nodes that boast say so in their registration and in every heartbeat. */
+static void *sent(void *context, int place, enum net_direction direction, const void *data,
+                  size_t bytes, size_t *bytes_out)
+{
+    const struct cluster *cluster = context;
+    if (cluster->options.boast <= 1 || direction != NET_UP)
+        return NULL;
+    uint8_t first = *(const uint8_t *)data; /* the field's number and wire type 2 */
+    if (first != (BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_ << 3 | 2) &&
+        first != (BATON__NODE__V1__NODE_MESSAGE__KIND_HEARTBEAT << 3 | 2))
+        return NULL;
+    Baton__Node__V1__NodeMessage *message =
+        baton__node__v1__node_message__unpack(NULL, bytes, data);
+    assert(message);
+    if (message->kind_case == BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_)
+        message->register_->pages_total *= cluster->options.boast;
+    else
+        message->heartbeat->load->pages_total *= cluster->options.boast;
+    *bytes_out = baton__node__v1__node_message__get_packed_size(message);
+    void *other = malloc(*bytes_out);
+    assert(other);
+    baton__node__v1__node_message__pack(message, other);
+    baton__node__v1__node_message__free_unpacked(message, NULL);
+    return other;
+}
+
 static void node_begin(struct cluster *cluster, uint32_t process)
 {
     struct process *p = &cluster->processes[process];
@@ -215,6 +241,7 @@ void cluster_start(struct cluster *cluster, const struct cluster_options *option
                               .window_bytes = options->window_bytes,
                               .burst_max = options->burst_max,
                               .seen = seen,
+                              .sent = sent,
                               .context = cluster};
     cluster->net = net_create(&net);
     struct err err = ERR_INIT;

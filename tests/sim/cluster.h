@@ -35,6 +35,8 @@ struct cluster_options {
     uint32_t burst_max;
     uint64_t net_min_ns, net_max_ns; /* of a message between router and node */
     uint64_t kv_min_ns, kv_max_ns;   /* between two steps of a direction of the hub */
+    uint32_t
+        boast; /* nodes say that they have so many times their pages: the router gives them too much */
 };
 
 struct cluster {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "tests/sim/fake_engine.h"
 
 enum { PLACES_MAX = 16 };
 enum side { CLIENT, SERVER };
@@ -383,10 +384,28 @@ static struct packet *send_begin(struct rpc_call *call, size_t bytes, enum statu
     return *status_out ? NULL : packet_create(PACKET_MESSAGE, bytes);
 }
 
+/* `sent` may put another message in its place. */
+static struct packet *packet_alter(struct rpc_call *call, struct packet *packet)
+{
+    const struct net_options *o = &call->stream->net->options;
+    size_t bytes;
+    void *other =
+        o->sent ? o->sent(o->context, call->stream->place, call->side == CLIENT ? NET_UP : NET_DOWN,
+                          packet->data, packet->bytes, &bytes)
+                : NULL;
+    if (!other)
+        return packet;
+    free(packet);
+    packet = packet_create(PACKET_MESSAGE, bytes);
+    memcpy(packet->data, other, bytes);
+    free(other);
+    return packet;
+}
+
 static void send_end(struct rpc_call *call, struct packet *packet)
 {
     const struct stream *stream = call->stream;
-    packet_put(call, packet);
+    packet_put(call, packet_alter(call, packet));
     call->sending = true;
     call->writable_ns =
         stream->connected && stream->pipes[call->side].bytes <= stream->net->options.window_bytes
@@ -632,7 +651,7 @@ void net_block(struct net *net, int place, enum net_direction direction, bool bl
 
 void net_reset(struct net *net, int place)
 {
-    list_for_each(it, &net->streams)
+    list_for_each_safe(it, tmp, &net->streams)
     {
         struct stream *stream = container_of(it, struct stream, link);
         if (stream->place != place || !stream->connected)
@@ -643,6 +662,7 @@ void net_reset(struct net *net, int place)
                             GRPC_CODE_UNAVAILABLE, "connection reset", true);
         if (!stream->calls[SERVER]) /* it had not arrived yet */
             pipe_clear(&stream->pipes[CLIENT]);
+        stream_free_check(stream);
     }
 }
 
@@ -672,6 +692,7 @@ void net_destroy(struct net *net)
 {
     if (!net)
         return;
-    assert(list_empty(&net->streams));
+    if (!list_empty(&net->streams))
+        sim_fail("a stream is left");
     free(net);
 }

@@ -23,7 +23,10 @@ struct net_options {
     uint64_t seed;
     size_t window_bytes;
     uint32_t burst_max; /* events that one process gets in a round */
-    /* Each message, for the trace; may be NULL. */
+    /* Each message when it is sent, and when it arrives; may be NULL. `sent` may change it: returns what to free(), or NULL to
+     * leave it as it is. */
+    void *(*sent)(void *context, int place, enum net_direction direction, const void *data,
+                  size_t bytes, size_t *bytes_out);
     void (*seen)(void *context, int place, enum net_direction direction, const void *data,
                  size_t bytes);
     void *context;

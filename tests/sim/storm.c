@@ -112,6 +112,7 @@ static void options_choose(void)
                                   .net_max_ns = range_ns(50 * NS_PER_US, 5 * NS_PER_MS),
                                   .kv_min_ns = 10 * NS_PER_US,
                                   .kv_max_ns = range_ns(20 * NS_PER_US, 2 * NS_PER_MS)};
+    o->boast = pick(3) ? 1 : range(2, 4);
     if (pick(4) == 0)
         o->router.queue_messages_max = range(8, 64);
     struct fake_options engine = {.layers = range(1, 4),
