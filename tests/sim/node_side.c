@@ -75,6 +75,12 @@ struct node_side *node_side_create(const struct node_side_options *options)
         .steps_in_flight = options->steps_in_flight,
         .kv_host = "127.0.0.1",
         .grace_ns = options->grace_ns,
+        .gap_ms = options->gap_ms,
+        .reserve = options->reserve,
+        .preempt = options->preempt,
+        .preempt_every = options->preempt_every,
+        .swap_memory = (uint64_t)options->swap_pages * options->engine.layers *
+                       options->engine.page_tokens * sizeof(uint64_t),
     };
     enum status status = loop_create(&side->loop, &err);
     if (!status)
@@ -280,6 +286,9 @@ void node_side_counts(const struct node_side *side, struct node_counts *counts)
         .prompt_tokens = (uint64_t)metric_value(node->counted.tokens_prompt),
         .completion_tokens = (uint64_t)metric_value(node->counted.tokens_completion),
         .pieces = kv->pieces_verified,
+        .swapped = node->preempt.swapped,
+        .recomputed = node->preempt.recomputed,
+        .handed_over = (uint64_t)metric_value(node->counted.handed_over),
     };
 }
 

@@ -17,6 +17,8 @@ struct node_side_options {
     int role;  /* 0 prefill, 1 decode, 2 mixed */
     uint32_t chunk_tokens, steps_in_flight;
     uint64_t grace_ns;
+    int reserve, preempt; /* as node/options.h has them */
+    uint32_t swap_pages, preempt_every, gap_ms;
     struct fake_options engine;
 };
 
@@ -43,6 +45,7 @@ bool node_side_works(const struct node_side *node);
 struct node_counts {
     uint64_t checksum_failures, dropped, leases_expired, gave_up, stale, cached_tokens, lost;
     uint64_t prompt_tokens, completion_tokens, pieces;
+    uint64_t swapped, recomputed, handed_over;
 };
 void node_side_counts(const struct node_side *node, struct node_counts *counts_out);
 void node_side_print(const struct node_side *node);

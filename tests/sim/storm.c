@@ -133,6 +133,7 @@ static void options_choose(void)
         engine.rows_max = engine.seqs_max + 1;
     uint32_t pages = (PROMPT_MAX + ANSWER_MAX + 3) / 4;
     bool roomy = pick(3) == 0;
+    uint32_t preempt_every = pick(6) ? 0 : range(1, 10);
     for (uint32_t i = 1; i <= o->nodes; i++) {
         char role = pattern[i - 1];
         engine.slots_max = range(engine.seqs_max, 3 * engine.seqs_max);
@@ -143,6 +144,11 @@ static void options_choose(void)
                                                 .chunk_tokens = range(2, 16),
                                                 .steps_in_flight = range(1, 2),
                                                 .grace_ns = range_ns(0, 6 * NS_PER_S),
+                                                .reserve = (int)pick(2),
+                                                .preempt = (int)pick(3),
+                                                .preempt_every = preempt_every,
+                                                .swap_pages = pick(3) ? range(1, 2 * pages) : 0,
+                                                .gap_ms = pick(3) ? 0 : range(1, 50),
                                                 .engine = engine};
     }
 }
@@ -548,6 +554,9 @@ static void totals_add(uint64_t calm_ns)
     totals->checksum_failures += nodes.checksum_failures;
     totals->cached_tokens += nodes.cached_tokens;
     totals->pieces += nodes.pieces;
+    totals->swapped += nodes.swapped;
+    totals->recomputed += nodes.recomputed;
+    totals->handed_over += nodes.handed_over;
     totals->prompt_tokens += nodes.prompt_tokens;
     totals->completion_tokens += nodes.completion_tokens;
     totals->turns += storm.cluster.turns;

@@ -17,7 +17,7 @@ struct storm_totals {
     uint64_t kills, freezes, resets, partitions, cuts, drains, flips, router_kills, roles;
     uint64_t replays, deaths, dropped, gave_up, leases_expired, checksum_failures, stale,
         cached_tokens;
-    uint64_t turns, pieces, prompt_tokens, completion_tokens;
+    uint64_t turns, pieces, prompt_tokens, completion_tokens, swapped, recomputed, handed_over;
     uint64_t virtual_ns,
         calm_ns_max; /* the longest that a request took to end after the faults stopped */
 };

@@ -23,11 +23,11 @@ static void totals_print(const struct storm_totals *t)
 {
     const unsigned long long *n = (const unsigned long long *)t;
     static const char *const names[] = {
-        "seeds",    "requests",      "whole",        "cancelled",  "late",          "resumed",
-        "kills",    "freezes",       "resets",       "partitions", "cuts",          "drains",
-        "flips",    "router kills",  "role changes", "replays",    "deaths",        "dropped",
-        "given up", "leases over",   "mismatches",   "stale",      "cached tokens", "turns",
-        "pieces",   "prompt tokens", "answer tokens"};
+        "seeds",    "requests",      "whole",         "cancelled",  "late",          "resumed",
+        "kills",    "freezes",       "resets",        "partitions", "cuts",          "drains",
+        "flips",    "router kills",  "role changes",  "replays",    "deaths",        "dropped",
+        "given up", "leases over",   "mismatches",    "stale",      "cached tokens", "turns",
+        "pieces",   "prompt tokens", "answer tokens", "swapped",    "recomputed",    "handed over"};
     printf("#");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         printf("%s %llu %s", i ? "," : "", n[i], names[i]);
