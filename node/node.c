@@ -207,6 +207,7 @@ static void registration_fill(void *context, uint64_t incarnation, Baton__Node__
     r->batch_tokens = node->info->rows_max;
     r->ucx_version = (char *)xfer_ucx_version();
     r->kv_host = (char *)node->options->kv_host;
+    r->grows = !node->preempt.early;
 }
 
 static void registration_welcome(void *context, const Baton__Node__V1__Welcome *welcome)

@@ -94,6 +94,8 @@ void request_move(struct core *core, struct request *request, enum request_state
 /* place.c */
 /* False: the head must wait, and with it all behind it. */
 bool place_request(struct core *core, struct request *request);
+/* Pages that a growing answer has on its decode node by now. */
+uint32_t place_pages(const struct core *core, const struct request *request);
 /* Another D for a prompt that P holds or computes. */
 void place_seek(struct core *core, struct request *request);
 

@@ -219,6 +219,8 @@ static void take_run(struct core *core, struct node *node, const Baton__Node__V1
     }
     if (r->answer.received > r->base) {
         leg_prefilled(leg);
+        if (leg == r->sink)
+            leg_grown(leg, place_pages(core, r));
         if (r->server)
             leg_end(core, r->server, "the prompt is computed");
         if (!node->doomed && !answer_ended(&r->answer))

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "router/core.h"
+#include "sched/preempt.h"
 
 /* --- the hashes of a request's pages --- */
 
@@ -56,17 +57,29 @@ static void hashes_make(const struct registry *registry, struct request *r, uint
 
 /* --- what placement wants to know --- */
 
+/* The last token of an answer is never computed. */
+static uint32_t whole_pages(const struct core *core, const struct request *r)
+{
+    return registry_pages(&core->registry, (uint64_t)r->prompt.count + r->tokens_max - 1);
+}
+
+uint32_t place_pages(const struct core *core, const struct request *r)
+{
+    uint64_t known = (uint64_t)r->prompt.count + r->answer.received;
+    uint32_t page_tokens = core->registry.identity.page_tokens;
+    return page_tokens
+               ? preempt_pages_first((uint32_t)known, page_tokens, whole_pages(core, r), false)
+               : 0;
+}
+
 static struct placement_request want_of(const struct core *core, const struct request *r)
 {
     uint64_t known = (uint64_t)r->prompt.count + r->answer.received;
-    /* the last token of an answer is never computed */
-    uint32_t answer_pages =
-        registry_pages(&core->registry, (uint64_t)r->prompt.count + r->tokens_max - 1);
     return (struct placement_request){
         .prefill_tokens = (uint32_t)known,
         .prefill_pages = registry_pages(&core->registry, known),
-        .answer_pages = answer_pages,
-        .decode_pages = answer_pages,
+        .answer_pages = whole_pages(core, r),
+        .first_pages = place_pages(core, r),
         .page_tokens = core->registry.identity.page_tokens,
         .page_bytes = core->registry.identity.page_bytes,
         .local_prefill_tokens = core->options.local_prefill_tokens,
@@ -104,12 +117,15 @@ static struct placement_view view_of(struct core *core, struct request *r, uint6
 
 /* What a leg takes on a node that has some of its pages already. */
 static struct leg_share share_of(const struct placement_view *view,
-                                 const struct placement_request *want, size_t slot, uint32_t pages,
-                                 bool reads)
+                                 const struct placement_request *want, size_t slot, bool reads,
+                                 bool decodes)
 {
+    uint32_t pages =
+        decodes ? placement_decode_pages(want, &view->nodes[slot]) : want->prefill_pages;
     uint32_t usable = placement_usable_pages(want, view->nodes[slot].cached_pages);
     return (struct leg_share){
         .pages = pages > usable ? pages - usable : 0,
+        .cached_pages = usable,
         .prefill_tokens = reads ? want->prefill_tokens - (uint64_t)usable * want->page_tokens : 0,
     };
 }
@@ -142,8 +158,8 @@ bool place_request(struct core *core, struct request *r)
     struct attempt_plan plan = {
         .prefill = core->registry.nodes[chosen.prefill],
         .decode = core->registry.nodes[chosen.decode],
-        .prefill_share = share_of(&view, &want, chosen.prefill, want.prefill_pages, true),
-        .decode_share = share_of(&view, &want, chosen.decode, want.decode_pages, local),
+        .prefill_share = share_of(&view, &want, chosen.prefill, true, false),
+        .decode_share = share_of(&view, &want, chosen.decode, local, true),
         .fetch = chosen.fetch == SIZE_MAX ? NULL : core->registry.nodes[chosen.fetch],
         .fetch_pages = chosen.fetch_pages,
     };
@@ -165,7 +181,7 @@ void place_seek(struct core *core, struct request *r)
     switch (placement_choose_decode(&view, &want, r->source->node->slot, SIZE_MAX, &decode)) {
     case PLACEMENT_FOUND:
         attempt_give_decode(core, r, core->registry.nodes[decode],
-                            share_of(&view, &want, decode, want.decode_pages, false));
+                            share_of(&view, &want, decode, false, true));
         break;
     case PLACEMENT_BUSY:
         if (core->registry.now_ns - r->renewed_ns >= renew_every_ns)

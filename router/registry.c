@@ -268,6 +268,7 @@ static void node_fill(struct node *node, struct wire_range own, const Baton__Nod
     node->wire = wire_common(own, node->wires);
     node->pages_total = r->pages_total;
     node->sequences_max = r->sequences_max;
+    node->grows = r->grows;
     text_copy(node->transport, sizeof node->transport, r->transport);
     text_copy(node->grpc, sizeof node->grpc, r->grpc);
     text_copy(node->http, sizeof node->http, r->http);
@@ -618,6 +619,8 @@ struct placement_view registry_view(struct registry *registry)
             .prefill_tokens_per_s = node->load.prefill_tokens_per_s,
             .pages_total = node->pages_total,
             .pages_taken = node->pages_taken,
+            .grows = node->grows,
+            .growing = node->growing_legs,
         };
     }
     return (struct placement_view){.nodes = registry->placement_nodes,

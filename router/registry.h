@@ -91,6 +91,7 @@ struct node {
     uint32_t wire;           /* the one chosen for its stream */
     uint64_t assignments;    /* number of the last Assign; per name, over registrations */
     uint32_t pages_total, sequences_max;
+    bool grows; /* answers take their pages one by one there */
     char transport[16], grpc[128], http[128], kv_host[64];
     uint8_t *kv_address;
     size_t kv_address_bytes;
@@ -111,6 +112,7 @@ struct node {
     struct list leg_list;
     uint32_t leg_count, pages_taken;
     uint32_t serving_legs; /* of the legs: they only serve cached pages, and compute nothing */
+    uint32_t growing_legs; /* of the legs: they decode, or will */
     uint64_t prefill_tokens;
 };
 

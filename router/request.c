@@ -58,6 +58,11 @@ void request_destroy(struct request *request)
     free(request);
 }
 
+static bool leg_grows(const struct leg *leg)
+{
+    return leg->kind == LEG_KIND_DECODE || leg->kind == LEG_KIND_LOCAL;
+}
+
 struct leg *leg_create(struct node *node, struct request *request, struct attempt_id id,
                        enum leg_kind kind, struct leg_share share, uint64_t life_ns)
 {
@@ -77,6 +82,7 @@ struct leg *leg_create(struct node *node, struct request *request, struct attemp
     list_push_back(&request->legs, &leg->request_link);
     node->leg_count++;
     node->serving_legs += kind == LEG_KIND_SERVE;
+    node->growing_legs += leg_grows(leg);
     node->pages_taken += share.pages;
     node->prefill_tokens += share.prefill_tokens;
     return leg;
@@ -88,6 +94,15 @@ void leg_prefilled(struct leg *leg)
     leg->share.prefill_tokens = 0;
 }
 
+void leg_grown(struct leg *leg, uint32_t pages)
+{
+    uint32_t now = leg->share.pages + leg->share.cached_pages;
+    if (!leg->node->grows || pages <= now)
+        return;
+    leg->share.pages += pages - now;
+    leg->node->pages_taken += pages - now;
+}
+
 void leg_gone(struct leg *leg)
 {
     struct node *node = leg->node;
@@ -97,6 +112,7 @@ void leg_gone(struct leg *leg)
     list_remove(&leg->request_link);
     node->leg_count--;
     node->serving_legs -= leg->kind == LEG_KIND_SERVE;
+    node->growing_legs -= leg_grows(leg);
     node->pages_taken -= leg->share.pages;
     if (leg->request->source == leg)
         leg->request->source = NULL;

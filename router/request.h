@@ -66,8 +66,8 @@ extern const struct sm_table leg_states;
 
 /* What a leg may take on its node, beyond what is in the cache there. */
 struct leg_share {
-    uint32_t pages;
-    uint64_t prefill_tokens; /* to compute */
+    uint32_t pages, cached_pages; /* beyond those; those */
+    uint64_t prefill_tokens;      /* to compute */
 };
 
 struct leg {
@@ -191,6 +191,8 @@ struct leg *leg_create(struct node *node, struct request *request, struct attemp
                        enum leg_kind kind, struct leg_share share, uint64_t life_ns);
 /* The leg's first token has come: nothing is left to prefill. */
 void leg_prefilled(struct leg *leg);
+/* It decodes, and more tokens have come: where answers grow it has so many pages in all by now. */
+void leg_grown(struct leg *leg, uint32_t pages);
 /* Takes it out of the node and the request, and frees it. */
 void leg_gone(struct leg *leg);
 struct leg *leg_find(struct node *node, const Baton__Node__V1__AttemptId *id);

@@ -89,13 +89,19 @@ uint32_t placement_usable_pages(const struct placement_request *request, uint32_
     return cached_pages < most ? cached_pages : most;
 }
 
+uint32_t placement_decode_pages(const struct placement_request *request,
+                                const struct placement_node *node)
+{
+    return node->grows ? request->first_pages : request->answer_pages;
+}
+
 static bool has_room(const struct placement_node *node, uint32_t pages)
 {
     if (node->held || node->sequences >= node->sequences_max)
         return false;
+    uint64_t wanted = (uint64_t)node->pages_taken + pages + (node->grows ? node->growing : 0);
     /* an idle node is asked whatever the account says: it is the authority */
-    return node->sequences == 0 ||
-           (uint64_t)node->pages_taken + pages <= (uint64_t)node->pages_total;
+    return node->sequences == 0 || wanted <= node->pages_total;
 }
 
 /* A node that has never read a prompt is taken to be like the best of the others. */
@@ -154,7 +160,8 @@ static struct part part_of(const struct search *search, size_t at)
         return part;
     uint32_t usable = placement_usable_pages(request, node->cached_pages);
     uint32_t read_pages = request->prefill_pages - usable;
-    uint32_t decode_pages = request->decode_pages > usable ? request->decode_pages - usable : 0;
+    uint32_t decode_pages = placement_decode_pages(request, node);
+    decode_pages = decode_pages > usable ? decode_pages - usable : 0;
     part.usable_pages = usable;
     part.reads = request->prefill_pages <= node->pages_total;
     part.decodes = request->answer_pages <= node->pages_total;

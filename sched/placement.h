@@ -20,6 +20,9 @@
  *     estimate =  what waits on P / its rate  +  fetching / the link's rate  +  what P computes then / its rate
  *               + the pages that D lacks / the link's rate  +  D's sequences as a share of its most, times load_us
  *
+ * Where answers grow page by page a newcomer needs a page more for each that grows there already (sched/preempt.h: it would not
+ * be let in before).
+ *
  * A fetch is worth it where the bytes are sooner there than computed; with a rate that nobody has measured yet it is tried.
  * Cached pages are hints, and so is all that follows from them: the nodes look, and compute what is not there.
  *
@@ -53,6 +56,8 @@ struct placement_node {
     uint32_t prefill_tokens_per_s;     /* measured; 0: not known */
     uint32_t pages_total;
     uint32_t pages_taken;  /* by the attempts given to it, as far as is known */
+    bool grows;            /* answers take pages as they grow there, else all of them at once */
+    uint32_t growing;      /* attempts whose answers do */
     uint32_t cached_pages; /* of this request, from its first page on, as far as is known */
 };
 
@@ -70,7 +75,7 @@ struct placement_request {
     uint32_t prefill_tokens; /* prompt, and what was generated before */
     uint32_t prefill_pages;  /* that these need */
     uint32_t answer_pages;   /* that the whole sequence may come to need: D must have so many */
-    uint32_t decode_pages;   /* that a decode node takes at once; at most answer_pages */
+    uint32_t first_pages;    /* that an answer begins with where it grows; at most answer_pages */
     uint32_t page_tokens, page_bytes; /* 0: not known, and no cached page counts */
     bool prefill_only;                /* the first token ends the answer: no D is needed */
     bool local_only;                  /* no transfer: pairs have failed this request */
@@ -103,6 +108,9 @@ enum placement_result placement_choose_decode(const struct placement_view *view,
                                               size_t prefill, size_t not_node, size_t *decode_out);
 /* Some serving node could take part at all, however full. */
 bool placement_covered(const struct placement_view *view);
+/* Pages that a decode node takes at once, those that it has included. */
+uint32_t placement_decode_pages(const struct placement_request *request,
+                                const struct placement_node *node);
 /* Pages of the request that need not be computed on this node. The last token's row always is, so that its logits are. */
 uint32_t placement_usable_pages(const struct placement_request *request, uint32_t cached_pages);
 

@@ -21,6 +21,7 @@ struct fake_node {
     bool deaf;                  /* takes no messages: the queue is full */
     uint32_t pages, sequences_max;
     uint32_t prefill_tokens_per_s; /* that it says it has measured */
+    bool grows;                    /* its answers take pages as they grow */
 };
 
 struct world {
@@ -164,6 +165,7 @@ static inline void fake_register_fill(struct world *world, struct fake_node *nod
     out->body.transport = (char *)"tcp";
     out->body.pages_total = node->pages;
     out->body.sequences_max = node->sequences_max;
+    out->body.grows = node->grows;
     out->body.ucx_version = (char *)"1.13.1";
     out->identity.model_hash.data = (uint8_t *)fake_hash;
     out->identity.model_hash.len = 16;

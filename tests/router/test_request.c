@@ -201,6 +201,57 @@ TEST(request, a_short_prompt_and_one_behind_a_slow_link_are_read_on_d)
     world_finish(&world);
 }
 
+/* Answers of 9 pages, 3 to begin with, on a node of 20: how many are given to it at once. */
+static uint32_t begun_at_once(struct world *world, struct fake_client clients[6], bool grows)
+{
+    world_init(world);
+    struct fake_node *node = fake_add(world, 0, "mixed-0", BATON__NODE__V1__ROLE__ROLE_MIXED);
+    node->pages = 20;
+    node->grows = grows;
+    fake_connect(world, node);
+    uint32_t begun = 0;
+    for (int i = 0; i < 6; i++)
+        fake_admit(world, &clients[i], 32, 100);
+    while (fake_assigned(node))
+        begun++;
+    return begun;
+}
+
+static void end_all(struct world *world, struct fake_client clients[6])
+{
+    for (int i = 0; i < 6; i++) {
+        core_cancel(&world->core, clients[i].request, STATUS_CANCELLED);
+        core_release(&world->core, clients[i].request);
+    }
+    world_finish(world);
+}
+
+TEST(request, where_answers_grow_they_are_counted_as_they_grow)
+{
+    struct world world;
+    struct fake_client clients[6];
+    CHECK_INT(begun_at_once(&world, clients, false), 2);
+    CHECK_INT(registry_find(&world.core.registry, "mixed-0")->pages_taken, 18);
+    end_all(&world, clients);
+    /* 3 each, and 1 for each that is there already */
+    CHECK_INT(begun_at_once(&world, clients, true), 5);
+    struct node *node = registry_find(&world.core.registry, "mixed-0");
+    CHECK_INT(node->pages_taken, 15);
+    const struct leg *leg = clients[0].request->sink;
+    Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
+    id.high = leg->id.high;
+    id.low = leg->id.low;
+    for (uint32_t i = 0; i < 99; i++) {
+        say(&world, &world.nodes[0], &id, i, GO);
+        uint32_t pages = (32 + i + 1 + 15) / 16 + 1;
+        CHECK_INT(node->pages_taken, 12 + (pages < 9 ? pages : 9));
+    }
+    say(&world, &world.nodes[0], &id, 99, END);
+    fake_report(&world, &world.nodes[0], &id, ENDED);
+    CHECK_INT(node->growing_legs, 5); /* the sixth has begun */
+    end_all(&world, clients);
+}
+
 /* --- refusals --- */
 
 TEST(request, a_full_prefill_node_is_asked_again_after_a_newer_heartbeat)

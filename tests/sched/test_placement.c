@@ -14,7 +14,7 @@ static struct placement_request request_of(uint32_t tokens)
     return (struct placement_request){.prefill_tokens = tokens,
                                       .prefill_pages = tokens / 16 + 1,
                                       .answer_pages = tokens / 16 + 2,
-                                      .decode_pages = tokens / 16 + 2,
+                                      .first_pages = tokens / 16 + 2,
                                       .page_tokens = 16,
                                       .page_bytes = 16000};
 }
@@ -462,7 +462,8 @@ static bool room_at(const struct placement_view *view, size_t at, uint32_t pages
 {
     const struct placement_node *n = &view->nodes[at];
     return !n->held && n->sequences < n->sequences_max &&
-           (!n->sequences || n->pages_taken + pages <= n->pages_total);
+           (!n->sequences ||
+            n->pages_taken + pages + (n->grows ? n->growing : 0) <= n->pages_total);
 }
 
 static size_t all_plans(const struct placement_view *view, const struct placement_request *request,
@@ -472,7 +473,7 @@ static size_t all_plans(const struct placement_view *view, const struct placemen
     for (size_t d = 0; d < view->node_count; d++) {
         const struct placement_node *n = &view->nodes[d];
         uint32_t have = placement_usable_pages(request, n->cached_pages);
-        uint32_t decode_pages = request->decode_pages - have,
+        uint32_t decode_pages = (n->grows ? request->first_pages : request->answer_pages) - have,
                  read_pages = request->prefill_pages - have;
         if (!n->serving || n->pages_total < request->prefill_pages)
             continue;
@@ -591,6 +592,8 @@ static struct placement_node node_number(unsigned number)
     n.prefill_tokens = number % 2 ? 300 : 0;
     n.prefill_tokens_per_s = number / 2 % 2 ? 1000 : 0;
     number /= 4;
+    n.grows = number % 2;
+    n.growing = 1;
     switch (number) {
     case 0:
         n.serving = false; /* and draining */
@@ -627,6 +630,7 @@ static void link_number(uint8_t *link, uint32_t *rate, unsigned number)
 static struct placement_request request_number(unsigned number)
 {
     struct placement_request request = request_of(150); /* 10 pages and 11, 9 of them reusable */
+    request.answer_pages = 13;
     request.prefill_only = number % 3 == 1;
     request.local_only = number % 3 == 2;
     number /= 3;
