@@ -22,6 +22,7 @@
 #include "kvtransfer/frame.h"
 #include "kvtransfer/ucx_device.h"
 #include "kvtransfer/ucx_filter.h"
+#include "kvtransfer/ucx_bind.h"
 #include "kvtransfer/ucx_send.h"
 #include "kvtransfer/xfer_impl.h"
 
@@ -632,11 +633,14 @@ static enum status worker_create(struct ucx_xfer *ucx, const struct ucx_choice *
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                   .thread_mode = UCS_THREAD_MODE_SINGLE};
     ucx_said[0] = '\0';
+    ucx_bind_reuse_begin();
     ucs_status_t status = ucp_worker_create(ucx->context, &params, &ucx->worker);
+    ucx_bind_reuse_end();
     if (status != UCS_OK)
-        return err_set(err, STATUS_CONFIG, "transport: %s on %s: %s%s%s",
-                       xfer_transport_text(choice->transport), choice->device,
-                       ucs_status_string(status), ucx_said[0] ? ": " : "", ucx_said);
+        return err_set(err, status == UCS_ERR_BUSY ? STATUS_IN_USE : STATUS_CONFIG,
+                       "transport: %s on %s: %s%s%s", xfer_transport_text(choice->transport),
+                       choice->device, ucs_status_string(status), ucx_said[0] ? ": " : "",
+                       ucx_said);
     /* A setting that no layer took is only warned of; one of ours would be missing. */
     if (strstr(ucx_said, "invalid configuration"))
         return err_set(err, STATUS_CONFIG, "transport: %s: UCX %s does not take a setting: %s",

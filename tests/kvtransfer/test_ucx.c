@@ -410,6 +410,44 @@ TEST(ucx, a_damaged_address_is_refused)
     xfer_destroy(xfer);
 }
 
+/* --- the listener's port --- */
+
+/* A port on which a connection of an earlier life waits out its minute. */
+static unsigned port_left_behind(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof at;
+    int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0),
+        client = socket(AF_INET, SOCK_STREAM, 0);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0 &&
+          getsockname(listener, (struct sockaddr *)&at, &bytes) == 0 &&
+          connect(client, (struct sockaddr *)&at, sizeof at) == 0);
+    close(accept(listener, NULL, NULL)); /* who closes first waits */
+    close(listener);
+    close(client);
+    int another = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(another, (struct sockaddr *)&at, sizeof at) != 0); /* the test can fail */
+    close(another);
+    return ntohs(at.sin_port);
+}
+
+TEST(ucx, a_new_life_has_the_port_of_the_old_one)
+{
+    struct err err = ERR_INIT;
+    struct xfer *xfer, *second;
+    char range[16];
+    unsigned port = port_left_behind();
+    snprintf(range, sizeof range, "%u-%u", port, port);
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP, .port_range = range};
+    CHECK_MSG(!xfer_ucx_create(&options, &ignore, &xfer, &err), "%s", err.message);
+    /* but while somebody listens there, nobody else does */
+    CHECK_INT(xfer_ucx_create(&options, &ignore, &second, &err), STATUS_IN_USE);
+    CHECK_MSG(strstr(err.message, range) || strstr(err.message, "in use"), "%s", err.message);
+    xfer_destroy(xfer);
+}
+
 /* --- strangers --- */
 
 static unsigned listening_port(void)
