@@ -52,7 +52,33 @@ static const struct config_schema status_schema = {
 };
 
 /* A table whose columns are as wide as their widest cell. Cells are a server's words: printed without control characters. */
-enum { COLUMNS = 9, CELL_BYTES = 64 };
+enum { COLUMNS = 11, CELL_BYTES = 64 };
+
+static void format_rate(uint64_t bytes_per_s, char *out, size_t out_bytes)
+{
+    static const char *const units[] = {"B/s", "kB/s", "MB/s", "GB/s"};
+    double rate = (double)bytes_per_s;
+    size_t unit = 0;
+    for (; rate >= 999.5 && unit < 3; unit++)
+        rate /= 1000;
+    snprintf(out, out_bytes, rate < 9.95 && unit ? "%.1f %s" : "%.0f %s", rate, units[unit]);
+}
+
+/* The slowest and the fastest of the links that it has measured (and the router lists). */
+static void format_links(const Baton__V1__NodeStatus *node, char out[CELL_BYTES])
+{
+    char slowest[24], fastest[24];
+    if (!node->n_links) {
+        snprintf(out, CELL_BYTES, "-");
+        return;
+    }
+    format_rate(node->links[0]->bytes_per_s, slowest, sizeof slowest);
+    format_rate(node->links[node->n_links - 1]->bytes_per_s, fastest, sizeof fastest);
+    if (strcmp(slowest, fastest) == 0)
+        snprintf(out, CELL_BYTES, "%s", slowest);
+    else
+        snprintf(out, CELL_BYTES, "%s to %s", slowest, fastest);
+}
 
 static void fill_row(const Baton__V1__NodeStatus *node, char cells[COLUMNS][CELL_BYTES])
 {
@@ -64,9 +90,11 @@ static void fill_row(const Baton__V1__NodeStatus *node, char cells[COLUMNS][CELL
     snprintf(cells[4], CELL_BYTES, "%u/%u", node->pages_used + node->pages_reserved,
              node->pages_total);
     snprintf(cells[5], CELL_BYTES, "%u", node->pages_cached);
-    snprintf(cells[6], CELL_BYTES, "%s", node->transport);
-    snprintf(cells[7], CELL_BYTES, "%" PRIu64 " ms", node->heartbeat_age_ms);
-    snprintf(cells[8], CELL_BYTES, "%s", node->http);
+    snprintf(cells[6], CELL_BYTES, "%u", node->sequences_preempted);
+    snprintf(cells[7], CELL_BYTES, "%s", node->transport);
+    format_links(node, cells[8]);
+    snprintf(cells[9], CELL_BYTES, "%" PRIu64 " ms", node->heartbeat_age_ms);
+    snprintf(cells[10], CELL_BYTES, "%s", node->http);
 }
 
 static void print_rows(char (*cells)[COLUMNS][CELL_BYTES], size_t rows)
@@ -93,16 +121,19 @@ static void print_rows(char (*cells)[COLUMNS][CELL_BYTES], size_t rows)
 
 static int print_table(const Baton__V1__ClusterStatus *status)
 {
-    static const char *const heads[COLUMNS] = {"NODE",          "ROLE",      "STATE",
-                                               "WAIT/MOVE/RUN", "PAGES",     "CACHED",
-                                               "TRANSPORT",     "HEARTBEAT", "HTTP"};
+    static const char *const heads[COLUMNS] = {"NODE",  "ROLE",      "STATE",     "WAIT/MOVE/RUN",
+                                               "PAGES", "CACHED",    "PREEMPTED", "TRANSPORT",
+                                               "LINKS", "HEARTBEAT", "HTTP"};
     char(*cells)[COLUMNS][CELL_BYTES] = calloc(status->n_nodes + 1, sizeof *cells);
     if (!cells) {
         client_complain("baton status", "out of memory");
         return EXIT_CODE_FAILED;
     }
-    printf("up %" PRIu64 " s, %u requests running, %u waiting\n", status->uptime_s,
+    printf("up %" PRIu64 " s, %u requests running, %u waiting", status->uptime_s,
            status->requests_running, status->requests_waiting);
+    if (status->handovers)
+        printf(", %" PRIu64 " handed over by leaving nodes", status->handovers);
+    printf("\n");
     for (size_t c = 0; c < COLUMNS; c++)
         snprintf(cells[0][c], CELL_BYTES, "%s", heads[c]);
     for (size_t i = 0; i < status->n_nodes; i++)

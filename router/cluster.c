@@ -21,9 +21,45 @@ static void core_now(struct cluster *cluster)
 
 /* --- the service --- */
 
-static void fill_status(const struct registry *registry, const struct node *node,
-                        Baton__V1__NodeStatus *to)
+/* One node's row, and what it points to. */
+enum { LINKS_SHOWN_MAX = 16 };
+struct status_room {
+    Baton__V1__NodeStatus node;
+    Baton__V1__LinkStatus links[LINKS_SHOWN_MAX], *list[LINKS_SHOWN_MAX];
+    size_t count;
+};
+
+/* The slowest measured links of a node, the slowest first. */
+static void fill_links(const struct registry *registry, const struct node *node,
+                       struct status_room *room)
 {
+    for (size_t i = 0; i < registry->node_count; i++) {
+        const struct node *peer = registry->nodes[i];
+        bool up = false;
+        uint64_t rate = peer && peer != node && peer->state != NODE_DEAD
+                            ? registry_link_rate(registry, node, peer, &up)
+                            : 0;
+        size_t at = room->count;
+        while (at && room->links[at - 1].bytes_per_s > rate)
+            at--;
+        if (!rate || at == LINKS_SHOWN_MAX)
+            continue;
+        room->count += room->count < LINKS_SHOWN_MAX;
+        memmove(&room->links[at + 1], &room->links[at],
+                (room->count - at - 1) * sizeof *room->links);
+        baton__v1__link_status__init(&room->links[at]);
+        room->links[at].peer = (char *)peer->name;
+        room->links[at].up = up;
+        room->links[at].bytes_per_s = rate;
+    }
+    for (size_t i = 0; i < room->count; i++)
+        room->list[i] = &room->links[i];
+}
+
+static void fill_status(const struct registry *registry, const struct node *node,
+                        struct status_room *room)
+{
+    Baton__V1__NodeStatus *to = &room->node;
     const Baton__Node__V1__Load *load = &node->load;
     baton__v1__node_status__init(to);
     to->name = (char *)node->name;
@@ -45,6 +81,17 @@ static void fill_status(const struct registry *registry, const struct node *node
     to->sequences_waiting = load->sequences_waiting;
     to->sequences_running = load->sequences_running;
     to->sequences_transferring = load->sequences_transferring;
+    to->sequences_preempted = load->sequences_preempted;
+    to->preemptions_swapped = load->preemptions_swapped;
+    to->preemptions_recomputed = load->preemptions_recomputed;
+    to->recomputed_tokens = load->recomputed_tokens;
+    to->handovers = node->handovers;
+    to->checksum_failures = load->checksum_failures;
+    to->prefill_tokens_per_s = load->prefill_tokens_per_s;
+    to->decode_step_us = load->decode_step_us;
+    fill_links(registry, node, room);
+    to->links = room->list;
+    to->n_links = room->count;
 }
 
 static void status_message(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes)
@@ -54,25 +101,26 @@ static void status_message(void *context, struct rpc_call *call, const uint8_t *
     struct cluster *cluster = context;
     core_now(cluster);
     const struct registry *registry = &cluster->core->registry;
-    Baton__V1__NodeStatus *nodes = calloc(registry->node_count + 1, sizeof *nodes);
+    struct status_room *rooms = calloc(registry->node_count + 1, sizeof *rooms);
     Baton__V1__NodeStatus **list = calloc(registry->node_count + 1, sizeof *list);
-    if (!nodes || !list) {
+    if (!rooms || !list) {
         rpc_call_finish(call, GRPC_CODE_RESOURCE_EXHAUSTED, "no memory", NULL, 0);
     } else {
         Baton__V1__ClusterStatus status = BATON__V1__CLUSTER_STATUS__INIT;
         for (size_t i = 0; i < registry->node_count; i++)
             if (registry->nodes[i]) {
-                fill_status(registry, registry->nodes[i], &nodes[status.n_nodes]);
-                list[status.n_nodes] = &nodes[status.n_nodes];
+                fill_status(registry, registry->nodes[i], &rooms[status.n_nodes]);
+                list[status.n_nodes] = &rooms[status.n_nodes].node;
                 status.n_nodes++;
             }
         status.nodes = list;
         status.requests_waiting = cluster->core->waiting;
         status.requests_running = cluster->core->running;
+        status.handovers = (uint64_t)metric_value(cluster->core->stats->handovers);
         status.uptime_s = (registry->now_ns - cluster->started_ns) / NS_PER_S;
         rpc_call_reply(call, &status.base);
     }
-    free(nodes);
+    free(rooms);
     free(list);
 }
 
@@ -191,10 +239,34 @@ static void render_sequences(void *context, struct buf *out, const char *name)
             uint32_t value;
         } rows[] = {{"waiting", l->sequences_waiting},
                     {"running", l->sequences_running},
-                    {"transferring", l->sequences_transferring}};
+                    {"transferring", l->sequences_transferring},
+                    {"preempted", l->sequences_preempted}};
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
             metrics_sample(out, name, rows[k].value, "node", node->name, "role",
                            role_text(node->role), "state", rows[k].state, NULL);
+    }
+}
+
+/* Of each node that has measured any: all of them would be a series for each pair. */
+static void render_links(void *context, struct buf *out, const char *name)
+{
+    const struct registry *registry = &((struct cluster *)context)->core->registry;
+    FOR_LIVE_NODES(registry, node)
+    {
+        uint64_t slowest = UINT64_MAX, fastest = 0;
+        for (size_t i = 0; i < registry->node_count; i++) {
+            const struct node *peer = registry->nodes[i];
+            bool up;
+            if (!peer || peer == node || peer->state == NODE_DEAD)
+                continue;
+            uint64_t rate = registry_link_rate(registry, node, peer, &up);
+            slowest = rate && rate < slowest ? rate : slowest;
+            fastest = rate > fastest ? rate : fastest;
+        }
+        if (!fastest)
+            continue;
+        metrics_sample(out, name, (double)slowest, "node", node->name, "link", "slowest", NULL);
+        metrics_sample(out, name, (double)fastest, "node", node->name, "link", "fastest", NULL);
     }
 }
 
@@ -240,6 +312,9 @@ static void declare_gauges(struct cluster *cluster, struct metrics *metrics)
                          cluster);
     metrics_gauge_family(metrics, "baton_sequences", "Sequences on each node, by state",
                          render_sequences, cluster);
+    metrics_gauge_family(metrics, "baton_link_bytes_per_second",
+                         "Measured while KV moved, of each node's links to others", render_links,
+                         cluster);
     metrics_gauge_callback(metrics, "baton_requests", "Requests here now", requests_waiting,
                            cluster, "state", "waiting", NULL);
     metrics_gauge_callback(metrics, "baton_requests", "Requests here now", requests_running,

@@ -300,6 +300,8 @@ static void leg_handed_over(struct core *core, struct leg *leg)
     if (leg == r->source && r->sink && r->state != REQUEST_PLACED)
         return; /* its pages are on their way to D: that ends sooner */
     metric_add(core->stats->handovers, 1);
+    leg->node->handovers++;
+    r->handovers++;
     request_requeue(core, r, false);
 }
 

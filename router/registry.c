@@ -278,6 +278,7 @@ static void node_fill(struct node *node, struct wire_range own, const Baton__Nod
     node->kv_address_bytes = r->kv_address.len;
     node->heartbeat = node->held_until = 0;
     node->held_full = node->blameless = false;
+    node->handovers = 0;
     baton__node__v1__load__init(&node->load);
     node->load.pages_total = r->pages_total;
 }

@@ -114,6 +114,7 @@ struct node {
     uint32_t serving_legs; /* of the legs: they only serve cached pages, and compute nothing */
     uint32_t growing_legs; /* of the legs: they decode, or will */
     uint64_t prefill_tokens;
+    uint64_t handovers; /* sequences that it gave up, leaving; of this registration */
 };
 
 struct registry_events {

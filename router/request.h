@@ -153,7 +153,7 @@ struct request {
     uint64_t too_large_ns;           /* since when no serving pool could hold it; 0 */
     uint64_t settle_ns, progress_ns; /* patient time */
     uint64_t renewed_ns;
-    uint32_t deaths, replays, pair_failures;
+    uint32_t deaths, replays, handovers, pair_failures;
     struct request_left left[REQUEST_LEFT_MAX]; /* by its last attempt */
     /* the hashes of its whole pages, low halves [page_hash_count], of so many tokens on pages of that size */
     uint64_t *page_hashes;

@@ -87,6 +87,7 @@ void response_timings(const struct request *request, const struct response_momen
     out->prefill_node = (char *)t->prefill_node;
     out->decode_node = (char *)t->decode_node;
     out->replays = request->replays;
+    out->handovers = request->handovers;
     out->kv_bytes_moved = t->kv_bytes_moved;
 }
 

@@ -90,7 +90,9 @@ class Admin(pb_grpc.ClusterServicer):
             return pb.ClusterStatus(uptime_s=5)
         return pb.ClusterStatus(uptime_s=5, nodes=[
             pb.NodeStatus(name="d", role="decode", state="draining" if self.drained_at else "serving", transport="tcp",
-                          pages_total=10, pages_used=3, incarnation=2**64 - 1)])
+                          pages_total=10, pages_used=3, incarnation=2**64 - 1, pages_cached=4, sequences_preempted=2,
+                          links=[pb.LinkStatus(peer="p", up=True, bytes_per_s=1234567),
+                                 pb.LinkStatus(peer="q", up=True, bytes_per_s=25 * 10**9)])], handovers=7)
 
     def Drain(self, request, context):
         if request.node != "d":
@@ -362,6 +364,8 @@ def test_status_and_drain():
         table = subprocess.run([BATON, "status"], capture_output=True, text=True,
                                env={**os.environ, "BATON_SERVER": router.address}).stdout.splitlines()
         assert table[1].split()[0] == "NODE" and table[2].split()[:5] == ["d", "decode", "serving", "0/0/0", "3/10"], table
+        assert table[0].endswith(", 7 handed over by leaving nodes") and "1.2 MB/s to 25 GB/s" in table[2], table
+        assert table[2].split()[5:8] == ["4", "2", "tcp"], table
         wrong = subprocess.run([BATON, "drain", "e", "-s", router.address], capture_output=True, text=True)
         assert wrong.returncode == 4 and "NOT_FOUND: node: e is not known" in wrong.stderr, wrong
         started = time.monotonic()
