@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/plant.h"
 #include "kvtransfer/link_impl.h"
 
 /* One round ends after so many turns of the worker, or pieces, so that the loop's other work comes; an owner that hashes in
@@ -130,7 +131,7 @@ static void link_fail(struct kv_link *link, enum status status)
     links->ticked_ns = 0;
     xfer_peer_close(link->peer);
     for (int i = 0; i < KV_SIDE_COUNT; i++)
-        if (links->sides[i].object)
+        if (links->sides[i].object && !PLANTED(OUTLIVES_ENDPOINT))
             links->sides[i].link_ended(links->sides[i].object, link, status);
     assert(list_empty(&link->source_ring));
 }

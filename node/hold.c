@@ -3,6 +3,7 @@
  * Owner: the loop thread. */
 #include <assert.h>
 
+#include "base/plant.h"
 #include "node/node.h"
 
 static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTINED */
@@ -12,8 +13,9 @@ static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTI
 static void work_begin(struct node *node, struct work *work)
 {
     bool fetched = work->state == WORK_WAITING && work->leg == WORK_LEG_DECODE;
-    enum status status = pool_take(&node->pool, work->pages_needed,
-                                   fetched ? POOL_RESERVED : POOL_USED, work->index, work->pages);
+    enum status status =
+        pool_take(&node->pool, work->pages_needed - work->page_count,
+                  fetched ? POOL_RESERVED : POOL_USED, work->index, work->pages + work->page_count);
     assert(status == STATUS_OK);
     (void)status;
     work->page_count = work->pages_needed;
@@ -36,6 +38,7 @@ static void work_begin(struct node *node, struct work *work)
 void node_pages_give(struct node *node)
 {
     for (;;) {
+        PLANT_DO(PAGES_ONE_BY_ONE, planted_one_by_one(node));
         struct pool_waiter *waiter = pool_wait_first(&node->pool);
         if (!waiter)
             return;
@@ -71,7 +74,8 @@ static void ended_report(struct node *node, struct work *work)
 /* Nothing can touch its pages any more. */
 static bool work_drained(const struct node *node, const struct work *work)
 {
-    return !work->transfer_live && !work->copies && engine_cancel_acked(node->engine, work->slot) &&
+    return !work->transfer_live && !work->copies &&
+           (engine_cancel_acked(node->engine, work->slot) || PLANTED(FREED_WHILE_RUNNING)) &&
            engine_pages_release(node->engine, work->pages, work->page_count);
 }
 

@@ -1,6 +1,7 @@
 /* The messages that an attempt consists of. See request.h and docs/PROTOCOL.md. */
 #include <assert.h>
 
+#include "base/plant.h"
 #include "base/random.h"
 #include "router/core.h"
 
@@ -207,7 +208,7 @@ void attempt_seek(struct core *core, struct request *r)
 void leg_end(struct core *core, struct leg *leg, const char *reason)
 {
     struct request *r = leg->request;
-    if (leg->state == LEG_ENDING)
+    if (leg->state == LEG_ENDING || (PLANTED(ONE_LEG_ENDED) && leg->kind == LEG_KIND_PREFILL))
         return;
     Baton__Node__V1__AttemptId id = wire_id(leg->id);
     Baton__Node__V1__End end = BATON__NODE__V1__END__INIT;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plant.h"
 #include "proto/wire.h"
 
 struct packed {
@@ -47,8 +48,10 @@ static bool port_send(void *port, const Baton__Node__V1__RouterMessage *message)
         return status == STATUS_OK || status == STATUS_CLOSED;
     }
     size_t bytes = baton__node__v1__router_message__get_packed_size(message);
-    if (c->queued >= c->streams->queue_messages_max ||
-        c->queued_bytes + bytes > NODE_QUEUE_BYTES_MAX)
+    bool full = c->queued >= c->streams->queue_messages_max ||
+                c->queued_bytes + bytes > NODE_QUEUE_BYTES_MAX;
+    PLANT_DO(ROUTER_WAITS, full = full && !planted_wait(c->call));
+    if (full)
         return false;
     struct packed *packed = malloc(sizeof *packed + bytes);
     if (!packed)

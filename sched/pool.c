@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/plant.h"
+
 static const struct sm_state states[] = {
     [POOL_FREE] = {"free", SM_TO(POOL_RESERVED) | SM_TO(POOL_USED)},
     [POOL_RESERVED] = {"reserved", SM_TO(POOL_USED) | SM_TO(POOL_FREE) | SM_TO(POOL_QUARANTINED)},
@@ -271,7 +273,7 @@ void pool_wait(struct pool *pool, struct pool_waiter *waiter, uint64_t age, uint
     assert(!waiter->waiting);
     *waiter = (struct pool_waiter){.age = age, .pages = pages, .owner = owner, .waiting = true};
     struct list *at = &pool->waiters;
-    while (at->prev != &pool->waiters &&
+    while (at->prev != &pool->waiters && !PLANTED(NO_AGE_ORDER) &&
            container_of(at->prev, struct pool_waiter, link)->age > age)
         at = at->prev;
     list_insert_before(at, &waiter->link);

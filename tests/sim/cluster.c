@@ -9,6 +9,7 @@
 #include "proto/baton/node/v1/node.pb-c.h"
 
 enum { SAME_TURNS_MAX = 20000 };
+static const uint64_t still_max_ns = 300 * NS_PER_MS; /* every program ticks more often than this */
 
 /* --- when --- */
 
@@ -19,7 +20,7 @@ static uint64_t min_ns(uint64_t a, uint64_t b)
 
 static uint64_t process_due_ns(const struct cluster *cluster, const struct process *p)
 {
-    if (!p->alive || p->frozen)
+    if (!p->alive || p->frozen || net_waits(p->rpc))
         return DEADLINE_NONE;
     uint64_t due_ns = min_ns(p->planned_ns, net_next_ns(p->rpc));
     if (virtual_loop_woken(p->loop))
@@ -69,6 +70,7 @@ uint64_t cluster_due_ns(struct cluster *cluster)
 static void process_sleep(struct process *p)
 {
     p->planned_ns = virtual_loop_sleep(p->loop);
+    p->turned_ns = clock_now_ns();
 }
 
 static void process_turn(struct cluster *cluster, struct process *p)
@@ -115,8 +117,12 @@ static void time_pass(struct cluster *cluster, uint64_t to_ns)
         return;
     cluster->now_ns = to_ns;
     virtual_time(to_ns);
-    for (uint32_t i = 0; i <= cluster->options.nodes; i++)
-        cluster->processes[i].same_turns = 0;
+    for (uint32_t i = 0; i <= cluster->options.nodes; i++) {
+        struct process *p = &cluster->processes[i];
+        p->same_turns = 0;
+        if (p->alive && !p->frozen && to_ns > p->turned_ns + still_max_ns)
+            sim_fail("process %u stands still and is not frozen", i);
+    }
 }
 
 void cluster_run(struct cluster *cluster, uint64_t until_ns)
@@ -303,6 +309,7 @@ void cluster_freeze(struct cluster *cluster, uint32_t process, bool frozen)
         return;
     trace("%s process %u", frozen ? "freeze" : "thaw", process);
     p->frozen = frozen;
+    p->turned_ns = cluster->now_ns;
     if (frozen)
         p->frozen_ns = cluster->now_ns;
     if (!p->node)

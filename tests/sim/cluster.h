@@ -21,7 +21,7 @@ struct process {
     struct loop *loop;
     struct rpc *rpc;
     struct node_side *node; /* NULL: the router, or dead */
-    uint64_t planned_ns, frozen_ns;
+    uint64_t planned_ns, frozen_ns, turned_ns;
     uint64_t same_turns; /* without time passing */
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/list.h"
+#include "base/plant.h"
 #include "tests/sim/fake_engine.h"
 
 enum { PLACES_MAX = 16 };
@@ -57,6 +58,7 @@ struct rpc {
     struct loop *loop;
     int place;
     bool dead;
+    const struct stream *waits_for; /* planted */
     struct loop_hook hook;
     struct rpc_channel *channels;
 };
@@ -664,6 +666,24 @@ void net_reset(struct net *net, int place)
             pipe_clear(&stream->pipes[CLIENT]);
         stream_free_check(stream);
     }
+}
+
+bool net_waits(const struct rpc *rpc)
+{
+    list_for_each(it, &rpc->net->streams)
+    {
+        const struct stream *stream = container_of(it, struct stream, link);
+        const struct rpc_call *call = stream->calls[SERVER];
+        if (stream == rpc->waits_for)
+            return call && call->sending && call->writable_ns == DEADLINE_NONE && !call->ending;
+    }
+    return false;
+}
+
+bool planted_wait(struct rpc_call *call)
+{
+    call->home->waits_for = call->stream;
+    return true;
 }
 
 unsigned net_pending(const struct net *net)

@@ -48,6 +48,8 @@ void net_delay(struct net *net, int place, uint64_t min_ns, uint64_t max_ns);
 void net_block(struct net *net, int place, enum net_direction direction, bool blocked);
 /* All streams of this node end; both sides hear of it. */
 void net_reset(struct net *net, int place);
+/* It stands still until a node takes messages again (base/plant.h). */
+bool net_waits(const struct rpc *rpc);
 /* Packets under way. */
 unsigned net_pending(const struct net *net);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plant.h"
 #include "decode_node/decode.h"
 #include "node/node.h"
 #include "prefill_node/prefill.h"
@@ -165,6 +166,33 @@ bool node_side_left(const struct node_side *side)
     return side->left;
 }
 
+/* --- planted --- */
+
+/* Each waiter gets a page in turn, whatever it still lacks, and who has all comes first. */
+void planted_one_by_one(struct node *node)
+{
+    bool given = true;
+    while (given) {
+        given = false;
+        list_for_each_safe(it, next, &node->pool.waiters)
+        {
+            struct pool_waiter *waiter = container_of(it, struct pool_waiter, link);
+            struct work *work = &node->table.works[waiter->owner];
+            if (!waiter->pages || work->state != WORK_WAITING)
+                continue;
+            enum pool_state state = work->leg == WORK_LEG_DECODE ? POOL_RESERVED : POOL_USED;
+            if (pool_take(&node->pool, 1, state, work->index, work->pages + work->page_count))
+                return;
+            work->page_count++;
+            given = true;
+            if (--waiter->pages)
+                continue;
+            list_remove(&waiter->link);
+            list_push_front(&node->pool.waiters, &waiter->link);
+        }
+    }
+}
+
 /* --- what must hold --- */
 
 static bool holds_pages(const struct work *work)
@@ -217,8 +245,20 @@ static void check_ages(struct node_side *side)
     }
 }
 
+/* The router ends an attempt by name before it sends the next one on the same stream. */
+static void check_attempts(const struct node_side *side)
+{
+    const struct work_table *table = &side->node->table;
+    for (uint32_t i = 0; i < table->count; i++)
+        for (uint32_t k = 0; k < i && work_live(&table->works[i]); k++)
+            if (work_live(&table->works[k]) &&
+                table->works[i].key.request == table->works[k].key.request)
+                sim_fail("%s: works %u and %u are of the same request", side->of.name, k, i);
+}
+
 void node_side_check(struct node_side *side)
 {
+    check_attempts(side);
     check_owners(side);
     check_ages(side);
 }

@@ -9,7 +9,7 @@
 #include "router/node_streams.h"
 #include "tests/sim/fake_engine.h"
 
-enum { CLIENTS_MAX = 256 };
+enum { CLIENTS_MAX = 256, NODES_SEEN_MAX = 8 };
 static const uint64_t tick_ns = 100 * NS_PER_MS;
 
 struct router_side {
@@ -24,6 +24,10 @@ struct router_side {
     struct client *clients[CLIENTS_MAX];
     uint32_t client_count;
     double replays, mismatches, deaths, stale; /* when this router began */
+    struct registry_events events;             /* the core's own */
+    struct gave_up {                           /* by slot of a node: what it was when it gave up */
+        uint64_t incarnation, heartbeat, assignments;
+    } gave_up[NODES_SEEN_MAX];
 };
 
 /* Declared once for all routers: counters only rise. */
@@ -34,6 +38,8 @@ static void now(struct router_side *router)
 {
     core_time(&router->core, loop_now_ns(router->loop), loop_late_total_ns(router->loop));
 }
+
+static void check_fresh(const struct router_side *router);
 
 /* --- the loop's rounds, as router/program.c has them --- */
 
@@ -78,7 +84,35 @@ static bool release_run(void *context)
             client_release(router, client);
     }
     router->client_count = kept;
+    check_fresh(router);
     return false;
+}
+
+/* --- a rule: after a give-up a node gets work only once a newer heartbeat has come from it --- */
+
+static void report_seen(void *context, struct node *node, const Baton__Node__V1__Report *report)
+{
+    struct router_side *router = container_of(context, struct router_side, core);
+    const struct leg *leg = leg_find(node, report->attempt);
+    bool current = leg && leg->state != LEG_ENDING &&
+                   (leg->request->source == leg || leg->request->sink == leg);
+    assert(node->slot < NODES_SEEN_MAX);
+    if (current && report->kind == BATON__NODE__V1__REPORT__KIND__GAVE_UP)
+        router->gave_up[node->slot] =
+            (struct gave_up){node->incarnation, node->heartbeat, node->assignments};
+    router->events.report(context, node, report);
+}
+
+static void check_fresh(const struct router_side *router)
+{
+    const struct registry *registry = &router->core.registry;
+    for (size_t i = 0; i < registry->node_count; i++) {
+        const struct node *node = registry->nodes[i];
+        const struct gave_up *then = &router->gave_up[i];
+        if (node && node->incarnation == then->incarnation && node->heartbeat == then->heartbeat &&
+            node->assignments != then->assignments)
+            sim_fail("%s gets work after a give-up, before a newer heartbeat", node->name);
+    }
 }
 
 /* --- clients --- */
@@ -220,6 +254,8 @@ struct router_side *router_side_create(const struct router_side_options *options
         status = core_init(&router->core, &core, &model, &stats, &err);
     if (status)
         sim_fail("%s", err.message);
+    router->events = router->core.registry.events;
+    router->core.registry.events.report = report_seen;
     router->rpc = net_rpc_create(options->net, router->loop, 0);
     rpc_server_create(router->rpc, NULL, &router->server, &err);
     node_streams_init(&router->streams, router->server, &router->core, router->loop, &err);

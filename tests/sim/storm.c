@@ -113,8 +113,10 @@ static void options_choose(void)
                                   .kv_min_ns = 10 * NS_PER_US,
                                   .kv_max_ns = range_ns(20 * NS_PER_US, 2 * NS_PER_MS)};
     o->boast = pick(3) ? 1 : range(2, 4);
-    if (pick(4) == 0)
-        o->router.queue_messages_max = range(8, 64);
+    if (pick(4) == 0) { /* a queue that a frozen node fills */
+        o->router.queue_messages_max = range(6, 16);
+        o->window_bytes = range(32, 256);
+    }
     struct fake_options engine = {.layers = range(1, 4),
                                   .layer_run = range(1, 2),
                                   .page_tokens = 4,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/loop_impl.h"
+#include "base/plant.h"
 #include "base/random.h"
 
 /* --- chance --- */
@@ -141,6 +142,10 @@ void loop_io_stop(struct loop_io *io)
 {
     assert(!io->loop);
 }
+
+/* --- what is broken on purpose --- */
+
+enum plant planted;
 
 /* --- the trace --- */
 
