@@ -45,6 +45,7 @@ struct source_transfer {
     uint32_t cursor;          /* where the search for the next piece begins */
     uint64_t lease_from_ns;   /* patient */
     uint64_t progress_due_ns; /* DEADLINE_NONE: nobody asked */
+    unsigned sends_failed;    /* on links that lived on */
     uint64_t bytes_ready, bytes_sent;
     struct kv_first first;
     uint64_t *ready, *wanted, *flying, *sent; /* sets */
@@ -226,6 +227,21 @@ static void ended_tell(struct kv_source *source)
 
 /* --- sending pieces --- */
 
+/* On a link that lives on it goes out again at once; D hears at once of one that goes on failing. */
+static void piece_failed(struct kv_source *source, struct source_transfer *t, uint32_t index)
+{
+    source->links->counters.pieces_failed++;
+    if (!is_live(t) || !t->link || !kv_link_usable(t->link))
+        return;
+    if (++t->sends_failed <= source->options.send_failures_max) {
+        bit_set(t->wanted, index);
+        ring_update(t);
+        return;
+    }
+    gone_send(source, t->link, &t->key, KV_GONE_FAILED);
+    transfer_end(source, t, STATUS_IO, true);
+}
+
 static void piece_done(struct xfer_op *base, enum status status)
 {
     struct source_op *op = container_of(base, struct source_op, op);
@@ -244,7 +260,7 @@ static void piece_done(struct xfer_op *base, enum status status)
         source->events.unstage(source->events.context, t->user, piece, op->staged);
     list_push_back(&source->ops_free, &op->link);
     if (status) {
-        counters->pieces_failed++;
+        piece_failed(source, t, op->index);
         return;
     }
     counters->pieces_sent++;
@@ -574,7 +590,7 @@ enum status kv_source_open(struct kv_source *source, const struct kv_key *key,
     t->user = user;
     t->link = NULL;
     t->first_known = t->first_due = t->tell_ended = false;
-    t->in_flight = t->ready_count = t->sealed = 0;
+    t->in_flight = t->ready_count = t->sealed = t->sends_failed = 0;
     t->cursor = 0;
     t->bytes_ready = t->bytes_sent = 0;
     t->lease_from_ns = source->links->patient_ns;
@@ -738,6 +754,7 @@ enum status kv_source_create(struct kv_links *links, const struct kv_source_opti
     o->park_ns = o->park_ns ? o->park_ns : NS_PER_S;
     o->lease_ns = o->lease_ns ? o->lease_ns : 8 * NS_PER_S;
     o->progress_ns = o->progress_ns ? o->progress_ns : 500 * NS_PER_MS;
+    o->send_failures_max = o->send_failures_max ? o->send_failures_max : 8;
     source->links = links;
     source->events = *events;
     list_init(&source->ops_free);

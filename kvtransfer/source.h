@@ -40,15 +40,17 @@ struct kv_source_options {
     unsigned transfers_max; /* 0: 256 */
     unsigned pieces_max;    /* of one transfer; 0: 4096 */
     unsigned parked_max; /* PULLs waiting for their assignment, over all peers; 0: 4 x the links */
-    unsigned parked_peer_max; /* of one peer; 0: 256 */
-    uint64_t park_ns;         /* 0: 1 s */
-    uint64_t lease_ns;        /* 0: 8 s */
-    uint64_t progress_ns;     /* between two PROGRESS; 0: 500 ms */
+    unsigned parked_peer_max;   /* of one peer; 0: 256 */
+    uint64_t park_ns;           /* 0: 1 s */
+    uint64_t lease_ns;          /* 0: 8 s */
+    uint64_t progress_ns;       /* between two PROGRESS; 0: 500 ms */
+    unsigned send_failures_max; /* of one transfer's pieces, then it ends with GONE; 0: 8 */
 };
 
 struct kv_source_events {
     void *context;
-    /* The transfer ended by itself: OK (D has everything), CANCELLED (D gave up), TIMEOUT (lease), CLOSED (link).
+    /* The transfer ended by itself: OK (D has everything), CANCELLED (D gave up), TIMEOUT (lease), CLOSED (link),
+     * IO (sending fails again and again).
      * `released` follows. Not called after kv_source_end. */
     void (*ended)(void *context, void *user, enum status status);
     /* Nothing is outstanding: the pages may be freed. Exactly once per opened transfer. */
