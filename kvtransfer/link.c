@@ -17,9 +17,9 @@ static const uint64_t tick_ns = 2 * NS_PER_MS;
 static const uint64_t rate_sample_ns = 20 * NS_PER_MS;
 
 static const struct sm_state link_states[] = {
-    [KV_LINK_FREE] = {"free", SM_TO(KV_LINK_CONNECTING)},
+    [KV_LINK_FREE] = {"free", SM_TO(KV_LINK_CONNECTING) | SM_TO(KV_LINK_DOWN)},
     [KV_LINK_CONNECTING] = {"connecting", SM_TO(KV_LINK_UP) | SM_TO(KV_LINK_CLOSING)},
-    [KV_LINK_UP] = {"up", SM_TO(KV_LINK_CLOSING)},
+    [KV_LINK_UP] = {"up", SM_TO(KV_LINK_CONNECTING) | SM_TO(KV_LINK_CLOSING)},
     [KV_LINK_CLOSING] = {"closing", SM_TO(KV_LINK_DOWN) | SM_TO(KV_LINK_FREE)},
     [KV_LINK_DOWN] = {"down", SM_TO(KV_LINK_CONNECTING) | SM_TO(KV_LINK_FREE)},
 };
@@ -109,14 +109,27 @@ static void link_connect(struct kv_link *link, struct xfer_peer *peer)
     link->peer = peer;
     link->hello_ns = 0; /* at the next tick */
     links->ticked_ns = 0;
+    link->since_ns = links->patient_ns;
     link->ops_moved_ns = link->frames_moved_ns = links->patient_ns;
     link->load = xfer_peer_load(peer);
 }
 
 static void link_up(struct kv_link *link)
 {
-    if (link->state == KV_LINK_CONNECTING)
-        sm_move(&link_table, &link->state, KV_LINK_UP);
+    if (link->state != KV_LINK_CONNECTING)
+        return;
+    sm_move(&link_table, &link->state, KV_LINK_UP);
+    link->why = STATUS_OK;
+}
+
+void kv_link_doubt(struct kv_link *link)
+{
+    if (link->state != KV_LINK_UP)
+        return;
+    sm_move(&link_table, &link->state, KV_LINK_CONNECTING);
+    link->why = STATUS_TIMEOUT;
+    link->hello_ns = link->links->ticked_ns = 0;
+    link->since_ns = link->links->patient_ns;
 }
 
 /* The endpoint ends, and with it every transfer on it. */
@@ -341,6 +354,12 @@ static void link_tick(struct kv_link *link)
             link->hello_ns = links->now_ns + options->hello_ns;
             hello_send(link, true);
         }
+        if (link->state == KV_LINK_CONNECTING &&
+            links->patient_ns - link->since_ns >= options->stall_ns) {
+            links->counters.links_stalled++;
+            link_fail(link, STATUS_TIMEOUT);
+            return;
+        }
         link_tick_stall(link);
     } else if (link->state == KV_LINK_CLOSING) {
         if (links->now_ns - link->since_ns >= options->quarantine_ns) {
@@ -349,7 +368,8 @@ static void link_tick(struct kv_link *link)
         }
     } else if (link->state == KV_LINK_DOWN) {
         bool wanted = link->epoch_wanted > link->epoch;
-        bool due = options->reopen_ns && links->now_ns - link->since_ns >= options->reopen_ns;
+        uint64_t after_ns = link->called ? options->called_ns : options->reopen_ns;
+        bool due = after_ns && links->now_ns - link->since_ns >= after_ns;
         if ((wanted || due) && kv_link_reopen(link, NULL))
             link->since_ns = links->now_ns; /* no free endpoint yet: again later */
     }
@@ -500,6 +520,8 @@ enum status kv_links_create(const struct kv_links_options *options,
     o->hello_ns = o->hello_ns ? o->hello_ns : 500 * NS_PER_MS;
     o->expect_ns = o->expect_ns ? o->expect_ns : 3 * NS_PER_S;
     o->quarantine_ns = o->quarantine_ns ? o->quarantine_ns : NS_PER_S;
+    if (!o->called_ns && o->reopen_ns)
+        o->called_ns = 4 * NS_PER_S;
     if (events)
         links->events = *events;
     links->incarnation = own_incarnation;
@@ -590,7 +612,7 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
     *link = (struct kv_link){.links = links,
                              .serial = link->serial,
                              .incarnation = options->incarnation,
-                             .epoch = 1,
+                             .called = options->incarnation < links->incarnation,
                              .wire = (uint16_t)wire,
                              .context = options->context,
                              .address_bytes = options->address_bytes};
@@ -600,6 +622,14 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
         memcpy(&link->host, options->host,
                options->host->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
                                                     : sizeof(struct sockaddr_in));
+    if (link->called) { /* its HELLO has the first epoch */
+        sm_move(&link_table, &link->state, KV_LINK_DOWN);
+        link->since_ns = links->now_ns;
+        link_expect(link);
+        *link_out = link;
+        return STATUS_OK;
+    }
+    link->epoch = 1;
     enum status status = link_open_peer(link, err);
     if (status) {
         link->incarnation = 0;

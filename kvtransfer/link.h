@@ -6,15 +6,26 @@
  *         PULL, DONE            │        │        PIECE, PROGRESS, FIRST, GONE
  *     kv_source (P's side) ◀────┘        └────▶ kv_sink (D's side)
  *
- *     FREE ──open──▶ CONNECTING ──first good frame──▶ UP
- *                      │   ▲                          │
- *                failed│   │reopen, or the peer       │failed, stalled, closed, or the peer met us under a later epoch
- *                      ▼   │came with a later epoch   ▼
- *                    DOWN ◀────── drained ──────── CLOSING          (after kv_link_close: FREE in place of DOWN)
+ *                          ┌──── doubted ────┐
+ *                          ▼                 │
+ *     FREE ──open──▶ CONNECTING ──good frame──▶ UP
+ *      │ open,         │   ▲                    │
+ *      │ to be   failed│   │reopen, or the peer │failed, stalled, closed, or the peer met us under a later epoch
+ *      ▼ called        ▼   │came with a later   ▼
+ *     DOWN ◀────── drained │epoch ────────── CLOSING          (after kv_link_close: FREE in place of DOWN)
+ *      └───────────────────┘
  *
- * Parked states: CONNECTING says HELLO again every 500 ms; CLOSING waits for the endpoint's own operations, for a second at
- * most, then the endpoint is quarantined (its operations' memory stays pinned until the worker ends); DOWN waits for
- * kv_link_reopen (or `reopen_ns`). UP has a stall clock: operations outstanding and none completed for `stall_ns` ends it.
+ * Of a pair the node with the smaller incarnation calls; the other makes its endpoint when it hears the first HELLO, and so gets one
+ * on the connection that is there. Two that called each other at a time had UCX end a process when one of them died just then
+ * (an answer of its wire-up, queued behind a connect that fails). Where no call comes, the other one calls after all.
+ *
+ * Parked states: CONNECTING says HELLO again every 500 ms, and fails when for `stall_ns` nothing has come; CLOSING waits for the
+ * endpoint's own operations, for a second at most, then the endpoint is quarantined (its operations' memory stays pinned until the
+ * worker ends); DOWN waits for the peer's call, for kv_link_reopen, or for `reopen_ns` (`called_ns` where the peer calls). UP has a
+ * stall clock: operations outstanding and none completed for `stall_ns` ends it.
+ *
+ * Doubt: a transfer on it came to nothing though no operation failed. The link serves on, but the pair is to meet again: with a frame
+ * from the peer it is UP once more.
  *
  * Epochs: a pair counts its endpoints; every frame carries the number. Both sides use the larger of the two, and a HELLO
  * with a larger one ends what was there under the smaller. Frames under any other epoch are stale; so are frames in another
@@ -50,14 +61,17 @@ struct kv_links_options {
     unsigned window_max; /* pieces in flight to one peer; 0: 8 */
     /* The window shrinks, to 1 at least, to what the link moves in this time; 0: 250 ms. */
     uint64_t window_ns;
-    uint64_t rate_max; /* bytes/s of pieces that this node sends, over all links; 0: as fast as they go */
+    uint64_t
+        rate_max; /* bytes/s of pieces that this node sends, over all links; 0: as fast as they go */
     uint64_t stall_ns; /* operations outstanding and none completed: the endpoint ends; 0: 4 s */
     uint64_t hello_ns; /* between two HELLOs while connecting; 0: 500 ms */
     /* A closing endpoint that has not drained in this time is given up on; 0: 1 s. */
     uint64_t quarantine_ns;
     uint64_t expect_ns; /* the peer's host may connect for so long after each open; 0: 3 s */
-    /* A link that is DOWN opens again by itself after this; 0: by kv_link_reopen only. */
+    /* A link that is DOWN opens again by itself after this; 0: by the peer's call or kv_link_reopen only. */
     uint64_t reopen_ns;
+    uint64_t
+        called_ns; /* the same where the peer is to call; 0: 4 s, or never when reopen_ns is 0 */
 };
 
 struct kv_links_events {
@@ -136,6 +150,8 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
                          struct kv_link **link_out, struct err *err);
 /* The peer is no longer one: its transfers end with CLOSED; link_changed(FREE) comes later, from progress. */
 void kv_link_close(struct kv_link *link);
+/* Something on it came to nothing: CONNECTING until a frame has come from the peer. In any state but UP, nothing. */
+void kv_link_doubt(struct kv_link *link);
 /* DOWN: opens under the next epoch. AGAIN in any other state. */
 enum status kv_link_reopen(struct kv_link *link, struct err *err);
 struct kv_link *kv_link_find(struct kv_links *links, uint64_t incarnation); /* NULL: none */

@@ -34,13 +34,14 @@ struct kv_link {
     uint8_t told;  /* the state that the owner knows */
     bool leaving;  /* FREE follows CLOSING */
     bool hello_reply_owed;
+    bool called; /* the peer is the one that calls */
     enum status why;
     uint64_t incarnation;
     uint32_t epoch, epoch_wanted;
     uint16_t wire;          /* version of its frames */
     struct xfer_peer *peer; /* CONNECTING, UP, CLOSING */
     void *context;
-    uint64_t since_ns; /* of CLOSING, DOWN */
+    uint64_t since_ns; /* of CLOSING, DOWN; of CONNECTING, patient time */
     uint64_t hello_ns; /* when the next HELLO is due, CONNECTING */
     /* Patient time of the last completion, or of nothing outstanding: of pieces, and of frames. */
     uint64_t ops_moved_ns, frames_moved_ns;

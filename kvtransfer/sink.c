@@ -245,6 +245,8 @@ static void give_up(struct kv_sink *sink, struct sink_transfer *t, enum status s
 {
     sink->links->counters.gave_up++;
     done_send(t, KV_OUTCOME_GAVE_UP, gave_up_why(status));
+    if (status == STATUS_TIMEOUT)
+        kv_link_doubt(t->link);
     transfer_end(sink, t, status, true);
 }
 
