@@ -1,9 +1,9 @@
-/* LEG_DECODE: pages are reserved for the whole answer, those of the prompt are fetched from the prefill node, verified, and the
- * sequence joins the running batch between two steps.
+/* LEG_DECODE: pages are reserved for the whole answer, those of the prompt that are not in the cache are fetched from the
+ * prefill node, verified, and the sequence joins the running batch between two steps.
  *
- *     begin      all pages taken; kv_sink_begin asks for every piece of the prompt's blocks
- *     FETCHING   a piece arrives ─▶ VERIFY where it lies, or IMPORT (which verifies) where the engine's memory is not the host's ─▶
- *                kv_sink_piece_verified; the first token comes in FIRST or from the router, whichever is first
+ *     begin      all pages taken; fetch_begin asks for every piece of the prompt's blocks, but for those that were found here
+ *     FETCHING   pieces arrive and are verified (node/fetch.h); the first token comes in FIRST or from the router, whichever is
+ *                first
  *     ended OK   joins: DECODING; its first report repeats the token
  *     else       all pieces there and only the token missing: ORPHAN, the router may have it; else GAVE_UP
  *

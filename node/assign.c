@@ -1,7 +1,7 @@
 /* What the router says, turned into work: every field of an assignment is checked here, before anything is held for it.
  *
  *     Assign ─▶ fence (number) ─▶ draining? ─▶ fields ─▶ room in the table ─▶ the leg's own check ─▶ WAITING, Accepted{OK}
- *                  │ stale: dropped, counted     │ INVALID    │ FULL              │
+ *                  │ stale: dropped, counted     │ INVALID    │ FULL              │ serve: GONE     (serve: HOLDING)
  *                  ▼                             ▼            ▼                   ▼
  *
  * Owner: the loop thread. */
@@ -32,8 +32,16 @@ static enum status sizes_check(const struct node *node, const Baton__Node__V1__A
                                struct err *err)
 {
     uint32_t context = node->info->context_tokens;
+    bool serve = assign->leg == BATON__NODE__V1__LEG__LEG_SERVE;
     if (!assign->n_prompt)
         return err_set(err, STATUS_INVALID, "prompt: is empty");
+    if (serve) {
+        if (assign->n_prompt > context || assign->n_generated > context - assign->n_prompt)
+            return err_set(err, STATUS_INVALID,
+                           "prompt: %zu tokens and %zu exceed the context of %u", assign->n_prompt,
+                           assign->n_generated, context);
+        return STATUS_OK; /* nothing is computed */
+    }
     if (!assign->tokens_max)
         return err_set(err, STATUS_INVALID, "tokens_max: must be at least 1");
     if (assign->n_generated >= assign->tokens_max)
@@ -43,12 +51,19 @@ static enum status sizes_check(const struct node *node, const Baton__Node__V1__A
         return err_set(err, STATUS_INVALID,
                        "prompt: %zu tokens and tokens_max %u exceed the context of %u",
                        assign->n_prompt, assign->tokens_max, context);
-    enum status status =
-        ids_check("prompt", assign->prompt, assign->n_prompt, node->info->vocab_size, err);
-    if (status)
-        return status;
-    return ids_check("generated", assign->generated, assign->n_generated, node->info->vocab_size,
-                     err);
+    return STATUS_OK;
+}
+
+static enum status tokens_check(const struct node *node, const Baton__Node__V1__Assign *assign,
+                                struct err *err)
+{
+    enum status status = sizes_check(node, assign, err);
+    uint32_t vocabulary = node->info->vocab_size;
+    if (!status)
+        status = ids_check("prompt", assign->prompt, assign->n_prompt, vocabulary, err);
+    if (!status)
+        status = ids_check("generated", assign->generated, assign->n_generated, vocabulary, err);
+    return status;
 }
 
 static enum status sampling_take(const struct node *node, const Baton__Node__V1__Sampling *of,
@@ -101,20 +116,61 @@ static void pages_count(const struct node *node, struct work *work)
     work->pages_moved = work->leg == WORK_LEG_LOCAL ? 0 : (known + page_tokens - 1) / page_tokens;
 }
 
+/* Whose pages may be shared, and where some of them are. */
+static enum status reuse_take(const struct node *node, const Baton__Node__V1__Assign *assign,
+                              struct work *work, struct err *err)
+{
+    if (assign->cache_salt.len && assign->cache_salt.len != PREFIX_SALT_BYTES)
+        return err_set(err, STATUS_INVALID, "cache_salt: %zu bytes, must be 0 or %d",
+                       assign->cache_salt.len, PREFIX_SALT_BYTES);
+    if (assign->cache_salt.len)
+        memcpy(work->salt, assign->cache_salt.data, PREFIX_SALT_BYTES);
+    const Baton__Node__V1__Fetch *fetch = assign->fetch;
+    if (!fetch || !node->cache.on)
+        return STATUS_OK;
+    if (assign->leg != BATON__NODE__V1__LEG__LEG_PREFILL &&
+        assign->leg != BATON__NODE__V1__LEG__LEG_LOCAL)
+        return err_set(err, STATUS_INVALID, "fetch: only where a prompt is computed");
+    if (!fetch->transfer)
+        return err_set(err, STATUS_INVALID, "fetch.transfer: is missing");
+    /* the last row is always computed, so these are whole pages */
+    if (fetch->pages > (work_total(work) - 1) / node->info->page_tokens)
+        return err_set(err, STATUS_INVALID, "fetch.pages: %u, at most %u of %u tokens",
+                       fetch->pages, (work_total(work) - 1) / node->info->page_tokens,
+                       work_total(work));
+    work->fetch_transfer = attempt_of(fetch->transfer);
+    work->source_incarnation = fetch->incarnation;
+    work->source_number = fetch->number;
+    work->fetch_blocks = fetch->pages;
+    return STATUS_OK;
+}
+
+static enum status serve_take(const struct node *node, const Baton__Node__V1__Assign *assign,
+                              struct work *work, struct err *err)
+{
+    uint32_t whole = work_total(work) / node->info->page_tokens;
+    if (!assign->serve_pages || assign->serve_pages > whole)
+        return err_set(err, STATUS_INVALID, "serve_pages: %u, must be 1 to %u, the whole pages",
+                       assign->serve_pages, whole);
+    work->pages_needed = work->pages_moved = assign->serve_pages;
+    return STATUS_OK;
+}
+
 static enum status assign_take(struct node *node, const Baton__Node__V1__Assign *assign,
                                struct work *work, struct err *err)
 {
     static const uint8_t legs[] = {[BATON__NODE__V1__LEG__LEG_PREFILL] = WORK_LEG_PREFILL,
                                    [BATON__NODE__V1__LEG__LEG_DECODE] = WORK_LEG_DECODE,
-                                   [BATON__NODE__V1__LEG__LEG_LOCAL] = WORK_LEG_LOCAL};
+                                   [BATON__NODE__V1__LEG__LEG_LOCAL] = WORK_LEG_LOCAL,
+                                   [BATON__NODE__V1__LEG__LEG_SERVE] = WORK_LEG_SERVE};
     if (assign->leg < BATON__NODE__V1__LEG__LEG_PREFILL ||
-        assign->leg > BATON__NODE__V1__LEG__LEG_LOCAL)
+        assign->leg > BATON__NODE__V1__LEG__LEG_SERVE)
         return err_set(err, STATUS_INVALID, "leg: %d is not known", (int)assign->leg);
     work->leg = legs[assign->leg];
-    if (work->leg != WORK_LEG_LOCAL && !node->legs[work->leg])
+    if ((work->leg == WORK_LEG_PREFILL || work->leg == WORK_LEG_DECODE) && !node->legs[work->leg])
         return err_set(err, STATUS_INVALID, "leg: this node does not take it");
-    enum status status = sizes_check(node, assign, err);
-    if (!status)
+    enum status status = tokens_check(node, assign, err);
+    if (!status && work->leg != WORK_LEG_SERVE)
         status = sampling_take(node, assign->sampling, assign->tokens_max, work, err);
     if (status)
         return status;
@@ -135,10 +191,35 @@ static enum status assign_take(struct node *node, const Baton__Node__V1__Assign 
                             : work->arrived_ns + assign->deadline_ms * NS_PER_MS;
     work->source_incarnation = assign->source_incarnation;
     work->source_number = assign->source_number;
+    status = reuse_take(node, assign, work, err);
+    if (status)
+        return status;
+    if (work->leg == WORK_LEG_SERVE)
+        return serve_take(node, assign, work, err);
     pages_count(node, work);
     if (work->pages_whole > node->pool.total)
         return err_set(err, STATUS_FULL, "needs %u pages, the pool has %u", work->pages_whole,
                        node->pool.total);
+    return STATUS_OK;
+}
+
+/* LEG_SERVE: all pages that it names are here and served from now on, or none. */
+static enum status serve_begin(struct node *node, struct work *work, struct err *err)
+{
+    cache_find(node, work, work->pages_needed);
+    enum status status = STATUS_OK;
+    if (work->hit_count < work->pages_needed)
+        status = err_set(err, STATUS_GONE, "of the first %u pages %u are here", work->pages_needed,
+                         work->hit_count);
+    else
+        status = serve_open(node, work, work->pages_needed, err);
+    if (status) {
+        cache_release(node, work);
+        return status;
+    }
+    work_move(work, WORK_HOLDING, loop_now_ns(node->loop));
+    serve_started(node, work);
+    serve_blocks(node, work, work->pages_needed);
     return STATUS_OK;
 }
 
@@ -147,7 +228,7 @@ static enum status assign_accept(struct node *node, const Baton__Node__V1__Assig
                                  struct err *err)
 {
     struct kv_id attempt = attempt_of(assign->attempt);
-    if (node->draining)
+    if (node->draining && assign->leg != BATON__NODE__V1__LEG__LEG_SERVE)
         return err_set(err, STATUS_DRAINING, "draining");
     if (work_find_any(&node->table, attempt))
         return err_set(err, STATUS_FULL, "this attempt is still ending here");
@@ -164,13 +245,15 @@ static enum status assign_accept(struct node *node, const Baton__Node__V1__Assig
     if (engine_slot_take(node->engine, &work->slot))
         return err_set(err, STATUS_FULL, "no engine slot is free");
     const struct node_leg *leg = node->legs[work->leg];
-    if (leg && leg->accept) {
-        status = leg->accept(node->leg_selves[work->leg], work, err);
-        if (status) {
-            engine_slot_release(node->engine, work->slot);
-            return status;
-        }
-    }
+    bool serve = work->leg == WORK_LEG_SERVE;
+    if (serve)
+        status = serve_begin(node, work, err);
+    else if (leg && leg->accept)
+        status = leg->accept(node, work, err);
+    if (status)
+        engine_slot_release(node->engine, work->slot);
+    if (status || serve)
+        return status;
     work_move(work, WORK_WAITING, loop_now_ns(node->loop));
     pool_wait(&node->pool, &work->waiter, work->age, work->pages_needed, work->index);
     return STATUS_OK;
@@ -185,6 +268,8 @@ static Baton__Node__V1__Verdict verdict_of(enum status status)
         return BATON__NODE__V1__VERDICT__VERDICT_FULL;
     case STATUS_DRAINING:
         return BATON__NODE__V1__VERDICT__VERDICT_DRAINING;
+    case STATUS_GONE:
+        return BATON__NODE__V1__VERDICT__VERDICT_GONE;
     default:
         return BATON__NODE__V1__VERDICT__VERDICT_INVALID;
     }
@@ -201,10 +286,7 @@ void node_assign(struct node *node, const Baton__Node__V1__Assign *assign)
     node->assignment_seen = assign->number;
     struct err err = ERR_INIT;
     enum status status = assign_accept(node, assign, &err);
-    for (int i = 0; i < WORK_LEG_COUNT; i++)
-        if (node->legs[i] && node->legs[i]->number_seen)
-            node->legs[i]->number_seen(node->leg_selves[i], node->router_incarnation,
-                                       assign->number);
+    kv_source_seen(node->source, node->router_incarnation, assign->number);
     Baton__Node__V1__Verdict verdict = verdict_of(status);
     if (verdict >= BATON__NODE__V1__VERDICT__VERDICT_FULL)
         metric_add(node->counted.refused[verdict - BATON__NODE__V1__VERDICT__VERDICT_FULL], 1);
@@ -240,7 +322,7 @@ static void first_token_take(struct node *node, const Baton__Node__V1__FirstToke
         first.top[first.top_count++] =
             (struct kv_logprob){token->top[i]->id, token->top[i]->logprob};
     if (token->id < node->info->vocab_size && first.position == work->received_count)
-        node->legs[WORK_LEG_DECODE]->first_token(node->leg_selves[WORK_LEG_DECODE], work, &first);
+        node->legs[WORK_LEG_DECODE]->first_token(node, work, &first);
 }
 
 static void settle_take(struct node *node, const Baton__Node__V1__Settle *settle)
@@ -257,11 +339,8 @@ static void settle_take(struct node *node, const Baton__Node__V1__Settle *settle
 static void renew_take(struct node *node, const Baton__Node__V1__Renew *renew)
 {
     struct work *work = work_find(&node->table, attempt_of(renew->attempt));
-    const struct node_leg *leg = work ? node->legs[work->leg] : NULL;
-    if (leg && leg->renew) {
-        leg->renew(node->leg_selves[work->leg], work);
+    if (work && serve_renew(node, work))
         return;
-    }
     metric_add(node->counted.stale_renew, 1);
     node->stale_frames++;
 }

@@ -58,9 +58,10 @@ void copies_begin_at(struct copies *copies, struct work *work, enum engine_copy_
                      uint32_t page, uint32_t run, void *host, const uint64_t *expected)
 {
     struct copy_slot *slot = &copies->slots[(size_t)page * copies->run_count + run];
-    assert(!slot->work);
+    assert(!slot->busy);
+    slot->busy = true;
     slot->work = work;
-    slot->life = work->life;
+    slot->life = work ? work->life : 0;
     slot->copy = (struct engine_copy){
         .kind = kind,
         .page = page,
@@ -70,7 +71,8 @@ void copies_begin_at(struct copies *copies, struct work *work, enum engine_copy_
         .expected = expected ? *expected : 0,
         .cookie = slot,
     };
-    work->copies++;
+    if (work)
+        work->copies++;
     copies->active++;
     list_push_back(&copies->waiting, &slot->link);
     submit_waiting(copies);
@@ -80,10 +82,13 @@ struct work *copies_done(struct copies *copies, const struct engine_copy *copy)
 {
     struct copy_slot *slot = copy->cookie;
     struct work *work = slot->work;
+    assert(slot->busy);
+    slot->busy = false;
     slot->work = NULL;
     /* pages are not given away while a copy runs, so the work is still the one that began it */
-    assert(work && work->life == slot->life && work->copies > 0);
-    work->copies--;
+    assert(!work || (work->life == slot->life && work->copies > 0));
+    if (work)
+        work->copies--;
     copies->active--;
     submit_waiting(copies);
     return work;

@@ -17,9 +17,10 @@ struct work;
 
 struct copy_slot {
     struct engine_copy copy;
-    struct list link; /* in `waiting` */
-    struct work *work;
+    struct list link;  /* in `waiting` */
+    struct work *work; /* NULL: it runs for nobody in particular */
     uint32_t life;
+    bool busy;
 };
 
 struct copies {
@@ -45,13 +46,18 @@ static inline bool copies_mirrored(const struct copies *copies)
 {
     return copies->mirror != NULL;
 }
-/* Begins one; work->copies counts it until copies_done. */
+static inline bool copies_busy(const struct copies *copies, uint32_t page, uint32_t run)
+{
+    return copies->slots[(size_t)page * copies->run_count + run].busy;
+}
+/* Begins one on a piece that is not busy; work->copies counts it until copies_done. Without a work the caller keeps the page as it
+ * is until then. */
 void copies_begin_at(struct copies *copies, struct work *work, enum engine_copy_kind kind,
                      uint32_t page, uint32_t run, void *host, const uint64_t *expected);
 /* The same from or to where the transport reads or writes the piece. */
 void copies_begin(struct copies *copies, struct work *work, enum engine_copy_kind kind,
                   uint32_t page, uint32_t run, const uint64_t *expected);
-/* COPY_DONE came: gives the work that began it (NULL: over since, and its entry in use by another). */
+/* COPY_DONE came: gives the work that began it, which may be over; NULL: it had none. */
 struct work *copies_done(struct copies *copies, const struct engine_copy *copy);
 
 #endif

@@ -61,7 +61,7 @@ void drain_tick(struct node *node, uint64_t now_ns)
             continue;
         if (over)
             node_work_end(node, work, STATUS_DRAINING);
-        else if (!work->handed_over &&
+        else if (!work->handed_over && work->leg != WORK_LEG_SERVE &&
                  (now_ns >= node->hand_over_ns || !ends_in_time(node, work, left_ns)))
             hand_over(node, work);
         if (work->handed_over)

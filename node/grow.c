@@ -19,12 +19,8 @@ static struct work *work_of(struct list *link)
 void grow_take(struct node *node, struct work *work)
 {
     assert(work->page_count < work->pages_whole);
-    uint32_t *page = &work->pages[work->page_count];
-    enum status status = pool_take(&node->pool, 1, POOL_USED, work->index, page);
-    assert(status == STATUS_OK);
-    (void)status;
-    engine_pages_zero(node->engine, page, 1);
-    work->page_count++;
+    cache_take(node, work, 1, POOL_USED);
+    engine_pages_zero(node->engine, &work->pages[work->page_count - 1], 1);
 }
 
 bool grow_row(struct node *node, struct work *work)
@@ -98,16 +94,15 @@ static uint32_t holders_list(struct node *node, uint64_t age)
     }
 }
 
-void grow_ask(struct node *node, const struct pool_waiter *asker)
+void grow_ask(struct node *node, uint64_t age, uint32_t pages)
 {
     struct preempt *preempt = &node->preempt;
     uint32_t have = pool_available(&node->pool) + pages_coming(node);
-    if (have >= asker->pages)
+    if (have >= pages)
         return;
-    uint32_t holder_count = holders_list(node, asker->age);
-    uint32_t victim_count =
-        preempt_victims(&node->pool, &preempt->scratch, preempt->holders, holder_count, asker->age,
-                        asker->pages - have, preempt->victims);
+    uint32_t holder_count = holders_list(node, age);
+    uint32_t victim_count = preempt_victims(&node->pool, &preempt->scratch, preempt->holders,
+                                            holder_count, age, pages - have, preempt->victims);
     for (uint32_t i = 0; i < victim_count; i++) {
         struct work *victim = &node->table.works[preempt->victims[i]];
         if (preempt_can(victim)) {

@@ -141,7 +141,7 @@ static const struct {
         name, help, offsetof(struct kv_counters, member) \
     }
     ROW("baton_kv_checksum_failures_total", checksum_failures,
-        "Pieces whose bytes were not what was sealed"),
+        "Pieces received and pages at rest whose bytes were not what was sealed"),
     ROW("baton_kv_sent_bytes_total", bytes_sent, "KV bytes sent to other nodes"),
     ROW("baton_kv_received_bytes_total", bytes_received, "KV bytes received from other nodes"),
     ROW("baton_kv_verified_bytes_total", bytes_verified, "KV bytes received and verified"),
@@ -175,9 +175,12 @@ static void counters_mirror(struct health *health)
     if (!health->node)
         return;
     const struct kv_counters *c = kv_links_counters(health->node->links);
-    for (int i = 0; i < COUNTERS; i++)
-        mirror_set(&health->counters[i],
-                   *(const uint64_t *)((const char *)c + counter_rows[i].offset));
+    for (int i = 0; i < COUNTERS; i++) {
+        uint64_t value = *(const uint64_t *)((const char *)c + counter_rows[i].offset);
+        if (counter_rows[i].offset == offsetof(struct kv_counters, checksum_failures))
+            value += health->node->cache.bad_pages; /* at rest, and found here */
+        mirror_set(&health->counters[i], value);
+    }
     for (int i = 0; i < KV_FRAME_TYPE_COUNT; i++)
         mirror_set(&health->stale[i], c->stale[i]);
 }

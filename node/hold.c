@@ -10,31 +10,6 @@ static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTI
 
 /* --- pages --- */
 
-static void work_begin(struct node *node, struct work *work)
-{
-    bool fetched = work->state == WORK_WAITING && work->leg == WORK_LEG_DECODE;
-    enum status status =
-        pool_take(&node->pool, work->pages_needed - work->page_count,
-                  fetched ? POOL_RESERVED : POOL_USED, work->index, work->pages + work->page_count);
-    assert(status == STATUS_OK);
-    (void)status;
-    work->page_count = work->pages_needed;
-    if (work->state == WORK_PREEMPTED && work->save == PREEMPT_SAVE_SWAP) {
-        preempt_resume(node, work);
-        return;
-    }
-    /* what is computed into starts as zeros; what is received is overwritten whole */
-    if (fetched)
-        engine_pages_unseal(node->engine, work->pages, work->pages_moved);
-    uint32_t zero_begin = fetched ? work->pages_moved : 0;
-    if (work->page_count > zero_begin)
-        engine_pages_zero(node->engine, work->pages + zero_begin, work->page_count - zero_begin);
-    work_move(work, fetched ? WORK_FETCHING : WORK_PROMPT, loop_now_ns(node->loop));
-    const struct node_leg *leg = work->preemptions ? NULL : node->legs[work->leg];
-    if (leg && leg->begin)
-        leg->begin(node->leg_selves[work->leg], work);
-}
-
 void node_pages_give(struct node *node)
 {
     for (;;) {
@@ -43,19 +18,23 @@ void node_pages_give(struct node *node)
         if (!waiter)
             return;
         struct work *work = &node->table.works[waiter->owner];
-        if (waiter->pages > pool_available(&node->pool)) {
-            grow_ask(node, waiter);
+        bool grows = work->state == WORK_DECODING;
+        /* what is found here already is pinned first, so that it counts neither as missing nor as to be had */
+        uint32_t pages = grows ? 1 : node_work_find_pages(node, work);
+        if (pages > pool_available(&node->pool)) {
+            grow_ask(node, work->age, pages);
             node_works_settle(node); /* what was dropped is free by now, most often */
         }
-        if (waiter->pages > pool_available(&node->pool))
+        if (pages > pool_available(&node->pool) || (!grows && !grow_may_enter(node, work, pages))) {
+            if (!grows && work->page_count == work->hit_count)
+                cache_release(node, work);
             return;
-        if (work->state != WORK_DECODING && !grow_may_enter(node, work, waiter->pages))
-            return;
+        }
         pool_wait_end(waiter);
-        if (work->state == WORK_DECODING)
+        if (grows)
             grow_take(node, work);
         else
-            work_begin(node, work);
+            node_work_begin(node, work);
     }
 }
 
@@ -74,7 +53,7 @@ static void ended_report(struct node *node, struct work *work)
 /* Nothing can touch its pages any more. */
 static bool work_drained(const struct node *node, const struct work *work)
 {
-    return !work->transfer_live && !work->copies &&
+    return !work->fetch.live && !work->serve.live && !work->copies &&
            (engine_cancel_acked(node->engine, work->slot) || PLANTED(FREED_WHILE_RUNNING)) &&
            engine_pages_release(node->engine, work->pages, work->page_count);
 }
@@ -85,8 +64,7 @@ static void work_settle(struct node *node, struct work *work)
     uint64_t now_ns = loop_now_ns(node->loop);
     if (work->state == WORK_ENDING && work_drained(node, work)) {
         preempt_forget(node, work);
-        pool_free(&node->pool, work->index, work->pages, work->page_count);
-        work->page_count = 0;
+        cache_release(node, work);
         engine_slot_release(node->engine, work->slot);
         work_move(work, WORK_LEAVING, now_ns);
         ended_report(node, work);
@@ -119,12 +97,13 @@ void node_work_end(struct node *node, struct work *work, enum status why)
 {
     if (!work_live(work))
         return;
+    if (work->state == WORK_FETCHING || work->state == WORK_ORPHAN)
+        cache_keep(node, work);
     pool_wait_end(&work->waiter);
     work_move(work, WORK_ENDING, loop_now_ns(node->loop));
     engine_cancel(node->engine, work->slot);
-    const struct node_leg *leg = node->legs[work->leg];
-    if (leg && leg->end)
-        leg->end(node->leg_selves[work->leg], work, why);
+    serve_end(node, work, why);
+    fetch_end(node, work);
 }
 
 void node_work_fail(struct node *node, struct work *work, Baton__Node__V1__Report__Kind kind,
@@ -165,10 +144,12 @@ bool node_work_token(struct node *node, struct work *work, const struct outbox_t
 void node_work_join(struct node *node, struct work *work)
 {
     assert(work->first_known && work->first.position == work->generated_count);
-    pool_fill(&node->pool, work->index, work->pages, work->page_count);
-    work->rows_submitted = work_total(work); /* P computed all of them */
+    pool_fill(&node->pool, work->index, work->pages + work->hit_count,
+              work->page_count - work->hit_count);
+    work->rows_submitted = work->rows_done = work_total(work); /* P computed all of them */
     work->joined = true;
     work_move(work, WORK_DECODING, loop_now_ns(node->loop));
+    cache_publish(node, work);
     outbox_report(&node->outbox, work->key.transfer, BATON__NODE__V1__REPORT__KIND__JOINED,
                   STATUS_OK, "");
     struct outbox_token token = {

@@ -60,8 +60,8 @@ void node_load(const struct node *node, Baton__Node__V1__Load *load)
     load->prefill_tokens_per_s = (uint32_t)node->steps.prompt_tokens_per_s;
     load->serving = node_serving(node, NULL);
     load->cancel_layers_max = engine_cancel_layers_max(node->engine);
-    load->checksum_failures =
-        kv_links_counters(node->links)->checksum_failures + node->preempt.checksum_failures;
+    load->checksum_failures = kv_links_counters(node->links)->checksum_failures +
+                              node->preempt.checksum_failures + node->cache.bad_pages;
     load->stale_frames = node_stale_frames(node);
     load->layers_finished = progress.layers_finished;
 }
@@ -147,6 +147,7 @@ static bool submit_run(void *context)
 {
     struct node *node = context;
     step_submit(node);
+    cache_tell(node);
     outbox_flush(&node->outbox);
     return false;
 }
@@ -162,6 +163,7 @@ static void tick_due(void *context)
     uint64_t now_ns = loop_now_ns(node->loop);
     loop_timer_set(&node->tick, now_ns + tick_ns);
     peers_tick(node->peers, now_ns);
+    fetch_tick(node, now_ns);
     for (uint32_t i = 0; i < node->table.count; i++) {
         struct work *work = &node->table.works[i];
         if (work_live(work) && now_ns >= work->deadline_ns)
@@ -218,6 +220,7 @@ static void registration_welcome(void *context, const Baton__Node__V1__Welcome *
     node->wire = welcome->wire ? welcome->wire : WIRE_OLDEST;
     node->assignment_seen = 0;
     kv_links_set_router(node->links, welcome->router_incarnation);
+    cache_welcome(node, welcome->cache_key.data, welcome->cache_key.len);
 }
 
 static void registration_message(void *context, const Baton__Node__V1__RouterMessage *message)
@@ -230,6 +233,7 @@ static void registration_heartbeat(void *context, Baton__Node__V1__Heartbeat *he
     struct node_impl *impl = context;
     struct node *node = &impl->node;
     node_load(node, heartbeat->load);
+    node->cache.tell_due = true;
     heartbeat->assignment = node->assignment_seen;
     heartbeat->alive = impl->alive;
     for (uint32_t i = 0; i < node->table.count; i++) {
@@ -296,11 +300,16 @@ static void metrics_declare(struct node *node)
     c->handed_over =
         metrics_counter(m, "baton_handed_over_total",
                         "Sequences that a draining node asked to have elsewhere", NULL);
-    static const char *const verdicts[] = {"full", "draining", "invalid"};
-    for (int i = 0; i < 3; i++)
+    static const char *const verdicts[] = {"full", "draining", "invalid", "gone"};
+    for (int i = 0; i < 4; i++)
         c->refused[i] = metrics_counter(m, "baton_assignments_refused_total",
                                         "Assignments that this node did not take", "verdict",
                                         verdicts[i], NULL);
+    static const char *const amounts[] = {"nothing", "part", "all"};
+    for (int i = 0; i < 3; i++)
+        c->fetches[i] = metrics_counter(m, "baton_prefix_fetches_total",
+                                        "Prefixes fetched from other nodes, by what came", "got",
+                                        amounts[i], NULL);
 }
 
 static enum status memory_take(struct node_impl *impl, struct err *err)
@@ -314,6 +323,8 @@ static enum status memory_take(struct node_impl *impl, struct err *err)
                                  (context + page_tokens - 1) / page_tokens);
     if (!status)
         status = copies_init(&node->copies, node->engine);
+    if (!status)
+        status = cache_init(node);
     if (!status)
         status = outbox_init(&node->outbox, node->info->seqs_max + works);
     if (!status)
@@ -388,10 +399,11 @@ static enum status parts_make(struct node_impl *impl, struct err *err)
     if (!status)
         status = links_make(impl, err);
     if (!status)
+        status = serve_create(node, err);
+    if (!status)
+        status = fetch_create(node, err);
+    if (!status)
         status = registration_make(impl, err);
-    for (int i = 0; i < WORK_LEG_COUNT && !status; i++)
-        if (node->legs[i])
-            status = node->legs[i]->create(node, &node->leg_selves[i], err);
     return status;
 }
 
@@ -460,11 +472,11 @@ void node_destroy(struct node *node)
         kv_links_detach(node->links);
         kv_links_destroy(node->links);
     }
-    for (int i = 0; i < WORK_LEG_COUNT; i++)
-        if (node->legs[i])
-            node->legs[i]->destroy(node->leg_selves[i]);
+    serve_destroy(node);
+    fetch_destroy(node);
     peers_destroy(node->peers);
     step_loop_finish(node);
+    cache_finish(node);
     copies_finish(&node->copies);
     outbox_finish(&node->outbox);
     work_table_finish(&node->table);

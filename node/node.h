@@ -5,7 +5,7 @@
  *                                 ▲                                          │ pages (node_pages), rows (step)
  *                              outbox ◀── Accepted, Tokens, Report ── step ◀─┤
  *                                                                            │ per leg: struct node_leg
- *        peers ◀── Peers        kv_links ◀── prefill_node (kv_source), decode_node (kv_sink)
+ *        peers ◀── Peers        kv_links ◀── serve (kv_source), fetch (kv_sink)            cache: what pages remember
  *
  * Phases of a round, in this order within each:
  *     RECEIVE   node_guard (stops first when the router has been silent too long), rpc messages, KV frames
@@ -23,49 +23,46 @@
 #include "base/loop.h"
 #include "base/metrics.h"
 #include "engine/engine.h"
-#include "kvtransfer/source.h"
 #include "model/model.h"
+#include "node/cache.h"
 #include "node/copies.h"
+#include "node/fetch.h"
 #include "node/options.h"
 #include "node/outbox.h"
 #include "node/peers.h"
 #include "node/preempt.h"
 #include "node/registration.h"
+#include "node/serve.h"
 #include "node/step.h"
 #include "node/work.h"
 
 struct node;
 
-/* What one leg does that the others do not. `self` is what `create` made. Entries but `create` and `destroy` may be NULL. */
+/* What one leg does that the others do not. Entries may be NULL. */
 struct node_leg {
-    enum status (*create)(struct node *node, void **self_out, struct err *err);
-    void (*destroy)(void *self); /* after the links; takes NULL */
-    /* An assignment number was used up, by whatever leg and whatever the verdict. */
-    void (*number_seen)(void *self, uint64_t router_incarnation, uint64_t number);
     /* The assignment is sound and would be held. FULL, INVALID: it is refused with `err`. */
-    enum status (*accept)(void *self, struct work *work, struct err *err);
-    /* Its pages are taken (PROMPT, or FETCHING). */
-    void (*begin)(void *self, struct work *work);
-    void (*step_submitted)(void *self, struct work *work);
+    enum status (*accept)(struct node *node, struct work *work, struct err *err);
+    /* Its pages are taken, and what was found here is verified. Prefill: PROMPT, everything before work->rows_done is there.
+     * Decode: FETCHING, what is not there is to be fetched. */
+    void (*begin)(struct node *node, struct work *work);
+    void (*step_submitted)(struct node *node, struct work *work);
     /* A piece of the work's block is computed and has its checksum. */
-    void (*piece_sealed)(void *self, struct work *work, uint32_t block, uint32_t run);
-    /* A copy of the work's has ended (the work may be over). */
-    void (*copied)(void *self, struct work *work, const struct engine_copy *copy);
+    void (*piece_sealed)(struct node *node, struct work *work, uint32_t block, uint32_t run);
     /* The prompt's token was sampled and sent, and the answer goes on. */
-    void (*sampled)(void *self, struct work *work, const struct kv_first *first);
-    /* Messages of the router. */
-    void (*first_token)(void *self, struct work *work, const struct kv_first *first);
-    void (*renew)(void *self, struct work *work);
-    /* The work is over: end its transfer. work->transfer_live says what is still to come. */
-    void (*end)(void *self, struct work *work, enum status why);
+    void (*sampled)(struct node *node, struct work *work, const struct kv_first *first);
+    /* The transfer that fetches its pages has ended, complete or not. */
+    void (*fetched)(struct node *node, struct work *work, const struct kv_sink_result *result);
+    /* The router's copy of the first token. */
+    void (*first_token)(struct node *node, struct work *work, const struct kv_first *first);
 };
 
 struct node_metrics {
     struct metric *tokens_prompt, *tokens_completion, *tokens_cached;
     struct metric *steps, *rows;
     struct metric *stale_assign, *stale_renew, *stale_first_token, *stale_stream;
-    struct metric *self_stops, *dropped, *refused[3];
+    struct metric *self_stops, *dropped, *refused[4];
     struct metric *preempted_swap, *preempted_recompute, *recomputed, *handed_over;
+    struct metric *fetches[3]; /* nothing came, a part, all */
 };
 
 struct node {
@@ -81,12 +78,14 @@ struct node {
     const struct engine_info *info;
     struct pool pool;
     struct work_table table;
+    struct cache cache;
     struct copies copies;
     struct step_loop steps;
     struct preempt preempt;
     struct kv_links *links;
+    struct kv_source *source;                    /* serve.c */
+    struct kv_sink *sink;                        /* fetch.c */
     const struct node_leg *legs[WORK_LEG_COUNT]; /* NULL: nothing special */
-    void *leg_selves[WORK_LEG_COUNT];
 
     struct outbox outbox;
     struct registration *registration;
@@ -151,6 +150,18 @@ bool node_serving(const struct node *node, struct buf *reason);
 /* From the router. Defined in assign.c. */
 void node_assign(struct node *node, const Baton__Node__V1__Assign *assign);
 void node_message(struct node *node, const Baton__Node__V1__RouterMessage *message);
+
+/* Pins the pages of a waiting work that are here already, and says how many more it wants. Not the time yet: cache_release.
+ * Defined, as all up to node_work_compute, in begin.c. */
+uint32_t node_work_find_pages(struct node *node, struct work *work);
+/* So many are to be had: takes them, and begins. */
+void node_work_begin(struct node *node, struct work *work);
+/* A page that was found here is wrong: everything is given back, and it waits again. */
+void node_work_again(struct node *node, struct work *work);
+/* What was found here is verified. */
+void node_work_checked(struct node *node, struct work *work);
+/* The first `blocks` pages are there: the rest is computed. */
+void node_work_compute(struct node *node, struct work *work, uint32_t blocks);
 
 /* SCHEDULE: gives pages to the oldest waiters, asks the youngest holders for theirs. Defined, as all up to node_work_join, in
  * hold.c. */

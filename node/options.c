@@ -236,6 +236,13 @@ static struct config_option table[] = {
      .sections = CONFIG_NODE,
      .argument = "ADDRESS",
      .help = "the IP address that this node's KV connections come from"},
+    {.key = "prefix_cache",
+     .type = CONFIG_BOOL,
+     FIELD(prefix_cache),
+     .initial = "true",
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help =
+         "keep finished pages until their memory is wanted, and reuse them for equal beginnings"},
     {.key = "kv_filter",
      .type = CONFIG_BOOL,
      FIELD(kv_filter),

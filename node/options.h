@@ -27,6 +27,7 @@ struct node_options {
     int64_t chunk_tokens, batch_tokens, sequences_max, steps_in_flight;
     const char *kv_interface, *kv_ports, *kv_host;
     bool kv_filter;
+    bool prefix_cache;
     uint64_t kv_rate_max; /* bytes/s; 0: no limit */
     int64_t gap_ms;       /* 0: no bound */
     int reserve;          /* enum node_reserve */

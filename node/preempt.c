@@ -43,6 +43,8 @@ bool preempt_can(const struct work *work)
     case WORK_DECODING:
     case WORK_RESTORING:
         return true;
+    case WORK_FETCHING: /* what it found again is being checked */
+        return work->preemptions > 0;
     case WORK_PROMPT:
         return work->leg != WORK_LEG_PREFILL; /* whose pages a transfer may be taking */
     default:
@@ -84,16 +86,27 @@ static void save_decide(struct node *node, struct work *work)
     assert(taken && count <= work->page_count);
     (void)taken;
     work->swap_count = count;
+    work->swap_begun = 0;
     work->swap_wrong = false;
     work->swap_begin_ns = clock_now_ns();
-    for (uint32_t i = 0; i < count; i++)
-        for (uint32_t run = 0; run < node->info->run_count; run++) {
-            uint64_t sum; /* what has a checksum is to have it still */
-            bool sealed = engine_piece_sum(node->engine, work->pages[i], run, &sum);
-            copies_begin_at(&node->copies, work, ENGINE_COPY_EXPORT, work->pages[i], run,
-                            swap_piece(&preempt->swap, work->swap_pages[i], run),
-                            sealed ? &sum : NULL);
-        }
+}
+
+/* Begins the copies on its way out. False: not all of them yet, a shared page's piece is busy with somebody else's (waker: that
+ * COPY_DONE, after which this comes again). */
+static bool save_copies(struct node *node, struct work *work)
+{
+    uint32_t runs = node->info->run_count;
+    for (; work->swap_begun < work->swap_count * runs; work->swap_begun++) {
+        uint32_t i = work->swap_begun / runs, run = work->swap_begun % runs;
+        if (copies_busy(&node->copies, work->pages[i], run))
+            return false;
+        uint64_t sum; /* what has a checksum is to have it still */
+        bool sealed = engine_piece_sum(node->engine, work->pages[i], run, &sum);
+        copies_begin_at(&node->copies, work, ENGINE_COPY_EXPORT, work->pages[i], run,
+                        swap_piece(&node->preempt.swap, work->swap_pages[i], run),
+                        sealed ? &sum : NULL);
+    }
+    return true;
 }
 
 static void rate_follow(double *mean, double value)
@@ -114,14 +127,13 @@ static void save_finish(struct node *node, struct work *work)
                     (double)(work->swap_count * node->info->page_bytes) * 1e9 /
                         (double)(clock_now_ns() - work->swap_begin_ns + 1));
     work->swap_begin_ns = 0;
-    pool_free(&node->pool, work->index, work->pages, work->page_count);
-    work->page_count = 0;
+    cache_release(node, work);
     if (work->save == PREEMPT_SAVE_NOTHING) {
         preempt->recomputed++;
         metric_add(node->counted.preempted_recompute, 1);
         if (work->rows_submitted > work->rows_before)
             work->rows_before = work->rows_submitted;
-        work->rows_submitted = 0;
+        work->rows_submitted = work->rows_done = 0;
     } else {
         preempt->swapped++;
         metric_add(node->counted.preempted_swap, 1);
@@ -137,10 +149,12 @@ void preempt_settle(struct node *node)
     list_for_each_safe(it, next, &node->table.states[WORK_SAVING])
     {
         struct work *work = container_of(it, struct work, link);
-        if (work->steps_outstanding || work->copies || work->transfer_live)
+        if (work->steps_outstanding || work->copies || work->fetch.live || work->serve.live)
             continue;
         if (work->save == PREEMPT_SAVE_UNDECIDED)
             save_decide(node, work);
+        if (work->save == PREEMPT_SAVE_SWAP && !save_copies(node, work))
+            continue;
         if (!work->copies && engine_pages_release(node->engine, work->pages, work->page_count))
             save_finish(node, work);
     }

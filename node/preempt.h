@@ -51,8 +51,8 @@ bool grow_row(struct node *node, struct work *work);
 void grow_take(struct node *node, struct work *work);
 /* Whether the first in line, for which there are pages, may have them: see preempt_headroom. */
 bool grow_may_enter(const struct node *node, const struct work *work, uint32_t pages);
-/* Asks the youngest to give way to `asker`; see "No circular wait" in docs/PROTOCOL.md. */
-void grow_ask(struct node *node, const struct pool_waiter *asker);
+/* Asks the youngest to give way to one of `age` that wants `pages`; see "No circular wait" in docs/PROTOCOL.md. */
+void grow_ask(struct node *node, uint64_t age, uint32_t pages);
 
 /* --- preempt.c --- */
 

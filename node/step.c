@@ -137,6 +137,8 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         .seal_partial = work->leg == WORK_LEG_PREFILL && sampled,
         .sample = sampled ? &sample : NULL,
     };
+    for (uint32_t i = work->rows_submitted / page_tokens; i * page_tokens < end; i++)
+        assert(!node->pool.pages[work->pages[i]].indexed); /* shared pages are never written */
     struct step_part *part = &record->parts[record->part_count];
     *part = (struct step_part){
         .work = work,
@@ -210,7 +212,7 @@ static bool step_submit_one(struct node *node)
         struct work *work = record->parts[i].work;
         const struct node_leg *leg = node->legs[work->leg];
         if (leg && leg->step_submitted)
-            leg->step_submitted(node->leg_selves[work->leg], work);
+            leg->step_submitted(node, work);
     }
     return true;
 }
@@ -233,7 +235,7 @@ static void run_done(struct node *node, const struct step_record *record, uint32
             continue;
         for (uint32_t block = part->block_begin;
              block < part->block_end && work->state == WORK_PROMPT; block++)
-            leg->piece_sealed(node->leg_selves[work->leg], work, block, run);
+            leg->piece_sealed(node, work, block, run);
     }
 }
 
@@ -248,7 +250,7 @@ static void prompt_sampled(struct node *node, struct work *work, const struct kv
         return;
     }
     work_move(work, WORK_HOLDING, loop_now_ns(node->loop));
-    node->legs[work->leg]->sampled(node->leg_selves[work->leg], work, first);
+    node->legs[work->leg]->sampled(node, work, first);
 }
 
 static void part_sampled(struct node *node, const struct step_record *record,
@@ -280,6 +282,8 @@ static void part_sampled(struct node *node, const struct step_record *record,
         .top_count = first.top_count,
     };
     bool prompt = work->state == WORK_PROMPT;
+    if (prompt && !work->preemptions)
+        token.cached_tokens = work->cached_tokens;
     if (first.position == work->received_count)
         token.prefill_us = (clock_now_ns() - work->arrived_ns) / NS_PER_US;
     else if (first.position == work->received_count + 1)
@@ -313,6 +317,8 @@ static void step_done(struct node *node, struct step_record *record)
             continue;
         if (part->prompt)
             prompt_count(node, part);
+        work->rows_done = part->position + part->rows;
+        cache_publish(node, work); /* before the token: it may be the last */
         if (part->sample != ENGINE_NONE)
             part_sampled(node, record, part);
         if (node->preempt.every && work->state == WORK_DECODING &&
@@ -331,6 +337,23 @@ static void step_done(struct node *node, struct step_record *record)
     steps->in_flight--;
 }
 
+static void copy_done(struct node *node, const struct engine_copy *event_copy)
+{
+    struct work *work = copies_done(&node->copies, event_copy);
+    struct engine_copy copy = *event_copy; /* its slot may be in use again from here on */
+    if (!work) {
+        cache_copied(node, &copy);
+        return;
+    }
+    cache_work_copied(node, &copy);
+    if (work->state == WORK_SAVING || work->state == WORK_RESTORING)
+        preempt_copied(node, work, &copy);
+    else if (copy.kind == ENGINE_COPY_EXPORT)
+        serve_copied(node, work, &copy);
+    else
+        fetch_copied(node, work, &copy);
+}
+
 void step_complete(struct node *node)
 {
     struct engine_event event;
@@ -344,15 +367,9 @@ void step_complete(struct node *node)
         case ENGINE_STEP_DONE:
             step_done(node, record);
             break;
-        case ENGINE_COPY_DONE: {
-            struct work *work = copies_done(&node->copies, event.copy);
-            const struct node_leg *leg = node->legs[work->leg];
-            if (work->state == WORK_SAVING || work->state == WORK_RESTORING)
-                preempt_copied(node, work, event.copy);
-            else if (leg && leg->copied)
-                leg->copied(node->leg_selves[work->leg], work, event.copy);
+        case ENGINE_COPY_DONE:
+            copy_done(node, event.copy);
             break;
-        }
         }
     }
 }

@@ -6,17 +6,19 @@
 #include <string.h>
 
 static const struct sm_state states[] = {
-    [WORK_FREE] = {"free", SM_TO(WORK_WAITING)},
+    [WORK_FREE] = {"free", SM_TO(WORK_WAITING) | SM_TO(WORK_HOLDING)},
     [WORK_WAITING] = {"waiting", SM_TO(WORK_PROMPT) | SM_TO(WORK_FETCHING) | SM_TO(WORK_ENDING)},
     [WORK_PROMPT] = {"prompt", SM_TO(WORK_HOLDING) | SM_TO(WORK_DECODING) | SM_TO(WORK_SAVING) |
                                    SM_TO(WORK_ENDING)},
     [WORK_HOLDING] = {"holding", SM_TO(WORK_ENDING)},
-    [WORK_FETCHING] = {"fetching", SM_TO(WORK_ORPHAN) | SM_TO(WORK_DECODING) | SM_TO(WORK_ENDING)},
+    [WORK_FETCHING] = {"fetching", SM_TO(WORK_WAITING) | SM_TO(WORK_PROMPT) | SM_TO(WORK_ORPHAN) |
+                                       SM_TO(WORK_DECODING) | SM_TO(WORK_SAVING) |
+                                       SM_TO(WORK_PREEMPTED) | SM_TO(WORK_ENDING)},
     [WORK_ORPHAN] = {"orphan", SM_TO(WORK_DECODING) | SM_TO(WORK_ENDING)},
     [WORK_DECODING] = {"decoding", SM_TO(WORK_SAVING) | SM_TO(WORK_ENDING)},
     [WORK_SAVING] = {"saving", SM_TO(WORK_PREEMPTED) | SM_TO(WORK_ENDING)},
-    [WORK_PREEMPTED] = {"preempted",
-                        SM_TO(WORK_RESTORING) | SM_TO(WORK_PROMPT) | SM_TO(WORK_ENDING)},
+    [WORK_PREEMPTED] = {"preempted", SM_TO(WORK_RESTORING) | SM_TO(WORK_FETCHING) |
+                                         SM_TO(WORK_PROMPT) | SM_TO(WORK_ENDING)},
     [WORK_RESTORING] = {"restoring", SM_TO(WORK_DECODING) | SM_TO(WORK_PROMPT) |
                                          SM_TO(WORK_SAVING) | SM_TO(WORK_ENDING)},
     [WORK_ENDING] = {"ending", SM_TO(WORK_LEAVING) | SM_TO(WORK_QUARANTINED)},

@@ -1,15 +1,18 @@
 /* The work of a node: one `struct work` for each attempt that it holds, whatever the leg, in a table of fixed size.
  *
- *     FREE ──▶ WAITING ──pages──▶ PROMPT ──last chunk, prefill──▶ HOLDING
- *                 │                 └──────last chunk, local────────────────────────▶ DECODING
- *                 │ pages, decode                                                       ▲   ▲
- *                 └───────▶ FETCHING ──────all verified, first token known──────────────┘   │
- *                              └───────────all verified, P gone──▶ ORPHAN ──token───────────┘
+ *     FREE ──▶ WAITING ──pages, none of which is there──▶ PROMPT ──last chunk, prefill──▶ HOLDING
+ *               ▲ │                                      ▲     └──last chunk, local──────────────────▶ DECODING
+ *          bad  │ │ pages: found here, or to be fetched  │ prefill, local: checked, fetched             ▲   ▲
+ *          page │ └───────▶ FETCHING ────────────────────┘                                              │   │
+ *               └──────────────┘ └──────decode: all verified, first token known─────────────────────────┘   │
+ *                                └──────decode: all verified, P gone──▶ ORPHAN ──token──────────────────────┘
+ *     FREE ──serve: all its pages are in the cache──▶ HOLDING
  *
  *     DECODING, PROMPT (local) ──gives way──▶ SAVING ──its steps have ended, its bytes are saved──▶ PREEMPTED
  *     PREEMPTED ──pages──▶ RESTORING ──all bytes back and verified──▶ DECODING
- *         │                    └──────a byte is wrong───┐
- *         └───────pages, nothing was saved─────────────▶└─▶ PROMPT ──last chunk──▶ DECODING
+ *       ▲ │                    └──────a byte is wrong───┐
+ *       │ └───────pages, nothing was saved─────────────▶└─▶ PROMPT ──last chunk──▶ DECODING
+ *       └─bad page─ FETCHING ◀──some were found here; checked──▶┘
  *
  *     HOLDING ──D has all, lease over──▶ ENDING        DECODING ──last token──▶ ENDING
  *     any of the above ──End, stream's end, dropped, deadline, failure──▶ ENDING
@@ -23,7 +26,8 @@
  *                  are free (any page freed)
  *     PROMPT       a step ends                                       the request's deadline; health reports a stuck engine
  *     HOLDING      D's DONE (source)                                 the lease, 8 s, renewed by PULL, piece or Renew
- *     FETCHING     pieces, FIRST or FirstToken (sink)                the sink's 2 s; the request's deadline
+ *     FETCHING     checks of what was found here (copies); then      an engine that is stuck; the sink's 2 s; a receive that
+ *                  pieces, FIRST or FirstToken (sink)                does not end 2 s more; the request's deadline
  *     ORPHAN       FirstToken                                        4 s; the request's deadline
  *     DECODING     a step ends; short of a page: as WAITING          the request's deadline
  *     SAVING       a step ends, a copy ends                          an engine that is stuck; the request's deadline
@@ -33,7 +37,7 @@
  *     QUARANTINED  the same                                          the transport's end; the pages are nobody's meanwhile
  *     LEAVING      the steps in flight that read its arrays end      an engine that is stuck
  *
- * Invariant: pages are owned (pool) by the work's index exactly in PROMPT to SAVING, RESTORING and ENDING; an engine slot is held
+ * Invariant: pages are owned (pool) by the work's index exactly (its own) or pinned (shared ones) in PROMPT to SAVING, RESTORING and ENDING; an engine slot is held
  * in every state but FREE; `ended` is reported once, when the pages are free or quarantined. The table's lists hold each work
  * in exactly one, that of its state, the older request first.
  *
@@ -49,9 +53,10 @@
 #include "base/sm.h"
 #include "kvtransfer/frame.h"
 #include "sched/pool.h"
+#include "sched/prefix.h"
 #include "sched/sampling.h"
 
-enum work_leg { WORK_LEG_PREFILL, WORK_LEG_DECODE, WORK_LEG_LOCAL, WORK_LEG_COUNT };
+enum work_leg { WORK_LEG_PREFILL, WORK_LEG_DECODE, WORK_LEG_LOCAL, WORK_LEG_SERVE, WORK_LEG_COUNT };
 
 enum work_state {
     WORK_FREE,
@@ -72,6 +77,12 @@ enum work_state {
 extern const struct sm_table work_states;
 
 struct work_table;
+
+/* One side of a transfer that this work takes part in. */
+struct work_transfer {
+    uint64_t name; /* the source's or the sink's for it */
+    bool live;     /* until its `released` */
+};
 
 struct work {
     /* what every step looks at, for each running sequence: it fits two lines of a processor's cache */
@@ -112,12 +123,27 @@ struct work {
     uint32_t pages_moved;  /* the first blocks, that travel between P and D */
     struct pool_waiter waiter;
 
-    /* hand-off */
-    uint64_t transfer;                          /* the source's or the sink's name for it */
-    bool transfer_live;                         /* until its `released` */
-    uint32_t copies;                            /* engine copies in flight on its pages */
-    uint32_t pieces_left;                       /* P: not ready yet; D: not verified yet */
-    uint64_t source_incarnation, source_number; /* D: where the pages are */
+    /* what need not be computed: see node/cache.h */
+    uint8_t salt[PREFIX_SALT_BYTES];
+    uint32_t hit_count; /* first blocks, found here and pinned */
+    uint32_t checked;   /* of these, verified */
+    uint64_t check_from;
+    struct prefix_cursor cursor; /* how far its pages are shared */
+    uint32_t rows_done;     /* positions that are computed or received, by steps that have ended */
+    uint32_t cached_tokens; /* of the prompt, not computed */
+    bool
+        receives; /* its own pages are RESERVED until they are verified, or computed into after all */
+
+    /* pages on their way in (fetch) and out (serve) */
+    struct work_transfer fetch, serve;
+    uint32_t copies;             /* engine copies in flight on its own pages */
+    struct kv_id fetch_transfer; /* prefill, local: what Assign.fetch names */
+    uint32_t fetch_blocks;       /* first blocks that the other node opened; 0: no fetch */
+    uint64_t source_incarnation, source_number; /* where they are */
+    uint64_t fetch_over_ns;
+    bool fetch_over;        /* prefill, local: it has ended, in whatever way */
+    uint32_t served_blocks; /* first blocks that were there from the start */
+    uint32_t pieces_left;   /* not ready yet */
     uint64_t moved_bytes;
     struct kv_first first;
     bool first_known;
@@ -129,9 +155,9 @@ struct work {
     uint32_t preempted_count; /* generated tokens then */
     uint32_t rows_before;     /* positions once computed: below it, rows are computed again */
     uint32_t *swap_pages;     /* [pages_max of the table] its bytes in host memory */
-    uint32_t swap_count;
-    uint64_t swap_begin_ns; /* of the copies on the way out */
-    bool swap_wrong;        /* a piece did not have its checksum */
+    uint32_t swap_count, swap_begun; /* pages; pieces whose copies on the way out have begun */
+    uint64_t swap_begin_ns;          /* of the copies on the way out */
+    bool swap_wrong;                 /* a piece did not have its checksum */
     bool ended_reported;
     bool handed_over; /* the router was told that this node leaves before it ends */
     bool silent;      /* its stream is gone: nothing is reported */

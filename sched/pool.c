@@ -80,18 +80,11 @@ enum status pool_take(struct pool *pool, uint32_t count, enum pool_state state, 
 
 /* --- indexed pages: their state follows from who holds them --- */
 
-static bool page_held(const struct pool_page *page)
-{
-    return page->pins || page->stuck || page->below;
-}
-
 static enum pool_state indexed_state(const struct pool_page *page)
 {
     if (page->pins)
         return POOL_SHARED;
-    if (page->stuck)
-        return POOL_QUARANTINED;
-    return page->below ? POOL_SHARED : POOL_CACHED;
+    return page->stuck ? POOL_QUARANTINED : POOL_CACHED;
 }
 
 static void idle_push(struct pool *pool, uint32_t page)
@@ -132,26 +125,16 @@ uint32_t pool_idle_next(struct pool *pool)
     return page;
 }
 
-/* Its holds changed, and it was held before or not: its state follows, and so do the pages above. */
-static void holds_changed(struct pool *pool, uint32_t page, bool was_held)
+/* Its pins changed: its state follows. */
+static void pins_changed(struct pool *pool, uint32_t page)
 {
-    for (;;) {
-        struct pool_page *p = &pool->pages[page];
-        enum pool_state state = indexed_state(p);
-        if (state != p->state) {
-            idle_remove(pool, page);
-            page_move(pool, page, state, POOL_OWNER_NONE);
-            if (state == POOL_CACHED)
-                idle_push(pool, page);
-        }
-        bool held = page_held(p);
-        if (held == was_held || p->parent == POOL_PAGE_NONE)
-            return;
-        struct pool_page *parent = &pool->pages[p->parent];
-        was_held = page_held(parent);
-        parent->below += held ? 1 : UINT32_MAX;
-        page = p->parent;
-    }
+    enum pool_state state = indexed_state(&pool->pages[page]);
+    if (state == pool->pages[page].state)
+        return;
+    idle_remove(pool, page);
+    page_move(pool, page, state, POOL_OWNER_NONE);
+    if (state == POOL_CACHED)
+        idle_push(pool, page);
 }
 
 void pool_publish(struct pool *pool, uint32_t owner, uint32_t page, uint32_t parent)
@@ -165,26 +148,31 @@ void pool_publish(struct pool *pool, uint32_t owner, uint32_t page, uint32_t par
     p->pins = 1;
     if (parent != POOL_PAGE_NONE)
         pool->pages[parent].children++;
-    holds_changed(pool, page, false);
+    pins_changed(pool, page);
 }
 
 void pool_pin(struct pool *pool, uint32_t page)
 {
-    assert(page < pool->total);
-    struct pool_page *p = &pool->pages[page];
-    assert(p->indexed);
-    bool was_held = page_held(p);
-    p->pins++;
-    holds_changed(pool, page, was_held);
+    assert(page < pool->total && pool->pages[page].indexed);
+    pool->pages[page].pins++;
+    pins_changed(pool, page);
 }
 
 void pool_unpin(struct pool *pool, uint32_t page)
 {
-    assert(page < pool->total);
-    struct pool_page *p = &pool->pages[page];
-    assert(p->indexed && p->pins > 0);
-    p->pins--;
-    holds_changed(pool, page, true);
+    assert(page < pool->total && pool->pages[page].indexed && pool->pages[page].pins > 0);
+    pool->pages[page].pins--;
+    pins_changed(pool, page);
+}
+
+uint32_t pool_detach(struct pool *pool, uint32_t page)
+{
+    assert(page < pool->total && pool->pages[page].indexed);
+    uint32_t parent = pool->pages[page].parent;
+    assert(parent != POOL_PAGE_NONE);
+    pool->pages[parent].children--;
+    pool->pages[page].parent = POOL_PAGE_NONE;
+    return parent;
 }
 
 uint32_t pool_evict(struct pool *pool, uint32_t page)
@@ -193,11 +181,8 @@ uint32_t pool_evict(struct pool *pool, uint32_t page)
     struct pool_page *p = &pool->pages[page];
     assert(p->state == POOL_CACHED && !p->children);
     idle_remove(pool, page);
-    uint32_t parent = p->parent;
-    if (parent != POOL_PAGE_NONE)
-        pool->pages[parent].children--;
+    uint32_t parent = p->parent == POOL_PAGE_NONE ? POOL_PAGE_NONE : pool_detach(pool, page);
     p->indexed = false;
-    p->parent = POOL_PAGE_NONE;
     page_release(pool, page);
     return parent;
 }
@@ -241,7 +226,7 @@ void pool_quarantine(struct pool *pool, uint32_t owner, const uint32_t *pages, u
             assert(p->pins > 0);
             p->pins--;
             p->stuck++;
-            holds_changed(pool, pages[i], true);
+            pins_changed(pool, pages[i]);
         } else {
             own_check(pool, pages[i], owner);
             page_move(pool, pages[i], POOL_QUARANTINED, POOL_OWNER_NONE);
@@ -257,7 +242,7 @@ void pool_recover(struct pool *pool, const uint32_t *pages, uint32_t count)
         if (p->indexed) {
             assert(p->stuck > 0);
             p->stuck--;
-            holds_changed(pool, pages[i], true);
+            pins_changed(pool, pages[i]);
         } else {
             assert(p->state == POOL_QUARANTINED);
             page_release(pool, pages[i]);
@@ -301,24 +286,20 @@ static bool page_consistent(const struct pool *pool, const struct pool_page *pag
     if (page->state >= POOL_STATE_COUNT || owned != (page->owner != POOL_OWNER_NONE))
         return false;
     if (page->indexed)
-        return page->state == indexed_state(page) && page->below <= page->children &&
-               (page->parent == POOL_PAGE_NONE || pool->pages[page->parent].indexed) &&
-               (page->state != POOL_CACHED || !page->below);
+        return page->state == indexed_state(page) &&
+               (page->parent == POOL_PAGE_NONE || pool->pages[page->parent].indexed);
     return page->state != POOL_SHARED && page->state != POOL_CACHED && !page->pins &&
-           !page->stuck && !page->below && !page->children && page->parent == POOL_PAGE_NONE;
+           !page->stuck && !page->children && page->parent == POOL_PAGE_NONE;
 }
 
 static bool tree_consistent(const struct pool *pool)
 {
-    uint64_t children = 0, below = 0, linked = 0, held = 0;
+    uint64_t children = 0, linked = 0;
     for (uint32_t i = 0; i < pool->total; i++) {
-        const struct pool_page *page = &pool->pages[i];
-        children += page->children;
-        below += page->below;
-        linked += page->parent != POOL_PAGE_NONE;
-        held += page->parent != POOL_PAGE_NONE && page_held(page);
+        children += pool->pages[i].children;
+        linked += pool->pages[i].parent != POOL_PAGE_NONE;
     }
-    return children == linked && below == held;
+    return children == linked;
 }
 
 bool pool_consistent(const struct pool *pool)

@@ -25,8 +25,8 @@
  *                  cache              ended might
  *
  * A page is *indexed* from publish to evict: the prefix index (sched/prefix.h) can find it, and it hangs in a tree, each page
- * below the one that holds the tokens before. A page that is held keeps the pages above it: so every page below a CACHED one is
- * CACHED too, and each CACHED page can be evicted, leaves first. Their count is what can be had without asking anybody.
+ * below the one that holds the tokens before. Every CACHED page can be evicted, leaves first: their count is what can be had
+ * without asking anybody. What hangs below one and is held can lose its place in the tree by that (detach), never its bytes.
  *
  * Invariant: every page is in exactly one state; RESERVED and USED have exactly one owner, all others POOL_OWNER_NONE; the
  * counts add up to the total. Edges that are not in the table abort (base/sm.h).
@@ -68,7 +68,6 @@ struct pool_page {
     uint32_t children; /* indexed pages that name it as their parent */
     uint32_t pins;     /* of sequences, and of copies that run for nobody else */
     uint32_t stuck;    /* pins whose operations never ended */
-    uint32_t below;    /* children that are held */
     uint8_t state;
     bool indexed;
     bool idle; /* in the idle list */
@@ -118,6 +117,8 @@ void pool_pin(struct pool *pool, uint32_t page);
 void pool_unpin(struct pool *pool, uint32_t page);
 /* CACHED to FREE; it has no children. Gives its parent. */
 uint32_t pool_evict(struct pool *pool, uint32_t page);
+/* It hangs below nothing any more. Gives what was its parent. */
+uint32_t pool_detach(struct pool *pool, uint32_t page);
 /* Takes the page that has been CACHED for longest off the list of those that became so since they were last asked for (and
  * still are); POOL_PAGE_NONE: there is none. So the index learns in which order pages fell idle. */
 uint32_t pool_idle_next(struct pool *pool);

@@ -22,15 +22,13 @@ uint64_t preempt_headroom(const struct preempt_elders *elders, uint32_t times)
 
 enum status preempt_scratch_init(struct preempt_scratch *scratch, uint32_t pages)
 {
-    *scratch = (struct preempt_scratch){.drops = calloc(pages ? pages : 1, sizeof *scratch->drops),
-                                        .below = calloc(pages ? pages : 1, sizeof *scratch->below)};
-    return scratch->drops && scratch->below ? STATUS_OK : STATUS_MEMORY;
+    scratch->drops = calloc(pages ? pages : 1, sizeof *scratch->drops);
+    return scratch->drops ? STATUS_OK : STATUS_MEMORY;
 }
 
 void preempt_scratch_finish(struct preempt_scratch *scratch)
 {
     free(scratch->drops);
-    free(scratch->below);
     *scratch = (struct preempt_scratch){0};
 }
 
@@ -40,31 +38,14 @@ static bool page_idle(const struct pool *pool, const struct preempt_scratch *scr
     const struct pool_page *p = &pool->pages[page];
     if (!p->indexed)
         return scratch->drops[page] > 0;
-    return p->pins == scratch->drops[page] && !p->stuck && p->below == scratch->below[page];
+    return p->pins == scratch->drops[page] && !p->stuck;
 }
 
-/* One more holder lets go of the page; returns how many become idle by that: it, and those above that only it held. */
-static uint32_t page_drop(const struct pool *pool, struct preempt_scratch *scratch, uint32_t page)
+/* One more holder lets go of the page: true when it is to be had after that. */
+static bool page_drop(const struct pool *pool, struct preempt_scratch *scratch, uint32_t page)
 {
-    uint32_t idle = 0;
     scratch->drops[page]++;
-    while (page_idle(pool, scratch, page)) {
-        idle++;
-        page = pool->pages[page].indexed ? pool->pages[page].parent : POOL_PAGE_NONE;
-        if (page == POOL_PAGE_NONE)
-            break;
-        scratch->below[page]++;
-    }
-    return idle;
-}
-
-/* Undoes what page_drop left in the scratch. A page above that nothing is left on has been passed already, with all above it. */
-static void page_forget(const struct pool *pool, struct preempt_scratch *scratch, uint32_t page)
-{
-    scratch->drops[page] = 0;
-    page = pool->pages[page].parent;
-    for (; page != POOL_PAGE_NONE && scratch->below[page]; page = pool->pages[page].parent)
-        scratch->below[page] = 0;
+    return page_idle(pool, scratch, page);
 }
 
 static bool holder_helps(const struct pool *pool, const struct preempt_scratch *scratch,
@@ -92,7 +73,7 @@ uint32_t preempt_victims(const struct pool *pool, struct preempt_scratch *scratc
             victims_out[victims++] = holders[i].index;
     for (uint32_t i = 0; i < asked; i++)
         for (uint32_t k = 0; k < holders[i].page_count; k++)
-            page_forget(pool, scratch, holders[i].pages[k]);
+            scratch->drops[holders[i].pages[k]] = 0;
     return victims;
 }
 

@@ -44,7 +44,6 @@ struct preempt_holder {
 /* Memory for preempt_victims, of pool->total entries each, all zero between calls. */
 struct preempt_scratch {
     uint32_t *drops; /* pins that would be gone */
-    uint32_t *below; /* held children that would be gone */
 };
 enum status preempt_scratch_init(struct preempt_scratch *scratch, uint32_t pages);
 void preempt_scratch_finish(struct preempt_scratch *scratch);

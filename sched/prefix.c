@@ -311,21 +311,6 @@ static void evict_one(struct prefix *prefix, uint32_t page)
         heap_set(prefix, parent);
 }
 
-uint32_t prefix_evict(struct prefix *prefix, uint32_t count)
-{
-    idle_take(prefix);
-    uint32_t done = 0;
-    while (done < count && prefix->heap_count) {
-        uint32_t page = heap_pop(prefix);
-        const struct pool_page *p = &prefix->pool->pages[page];
-        if (p->state != POOL_CACHED || p->children)
-            continue;
-        evict_one(prefix, page);
-        done++;
-    }
-    return done;
-}
-
 void prefix_remove(struct prefix *prefix, uint32_t page)
 {
     struct prefix_entry *entry = &prefix->entries[page];
@@ -339,6 +324,40 @@ void prefix_remove(struct prefix *prefix, uint32_t page)
     journal_went(prefix, page);
     if (entry->heap_at != POOL_PAGE_NONE)
         heap_set(prefix, page);
+}
+
+/* No leaf is left, and yet there are CACHED pages: all of them have somebody below that is held. (A sequence had its own copy of a
+ * page that was here already, hung its next one below that, and is still there.) Cuts these off, so that nothing held keeps a page
+ * that nobody holds. Walks all pages, and frees at least one. */
+static void held_detach(struct prefix *prefix)
+{
+    const struct pool_page *pages = prefix->pool->pages;
+    for (uint32_t i = 0; i < prefix->pool->total; i++) {
+        if (!pages[i].indexed || pages[i].state == POOL_CACHED ||
+            pages[i].parent == POOL_PAGE_NONE || pages[pages[i].parent].state != POOL_CACHED)
+            continue;
+        prefix_remove(prefix, i);
+        uint32_t parent = pool_detach(prefix->pool, i);
+        if (!pages[parent].children)
+            heap_set(prefix, parent);
+    }
+}
+
+uint32_t prefix_evict(struct prefix *prefix, uint32_t count)
+{
+    idle_take(prefix);
+    uint32_t done = 0;
+    while (done < count && pool_count(prefix->pool, POOL_CACHED)) {
+        if (!prefix->heap_count)
+            held_detach(prefix);
+        uint32_t page = heap_pop(prefix);
+        const struct pool_page *p = &prefix->pool->pages[page];
+        if (p->state != POOL_CACHED || p->children)
+            continue;
+        evict_one(prefix, page);
+        done++;
+    }
+    return done;
 }
 
 /* --- another key --- */

@@ -307,6 +307,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .swap_memory = o->swap_pages * engine_info(fixture->engines[i])->page_bytes,
         .gap_ms = o->gap_ms,
         .kv_host = "127.0.0.1",
+        .prefix_cache = !o->no_cache,
         .wire_max = o->wire_max[i],
         .grace_ns = o->grace_ms ? o->grace_ms * NS_PER_MS : 5 * NS_PER_S,
     };
@@ -570,7 +571,7 @@ static bool at_rest(struct fixture *fixture, void *context)
 {
     (void)context;
     for (int i = 0; i < fixture->node_count; i++)
-        if (node_work_count(fixture->nodes[i]))
+        if (node_work_count(fixture->nodes[i]) || copies_active(&fixture->nodes[i]->copies))
             return false;
     return true;
 }
@@ -580,8 +581,10 @@ void fixture_check_rest(struct fixture *fixture)
     fixture_until(fixture, at_rest, NULL, "the nodes to come to rest");
     for (int i = 0; i < fixture->node_count; i++) {
         const struct pool *pool = &fixture->nodes[i]->pool;
-        CHECK(pool_consistent(pool));
-        CHECK_INT(pool_count(pool, POOL_FREE), pool->total);
+        CHECK(prefix_consistent(&fixture->nodes[i]->cache.prefix));
+        CHECK_INT(pool_count(pool, POOL_USED), 0);
+        CHECK_INT(pool_count(pool, POOL_RESERVED), 0);
+        CHECK_INT(pool_count(pool, POOL_QUARANTINED), 0);
         CHECK_MSG(engine_cancel_layers_max(fixture->engines[i]) <= 1, "cancels took %u layers",
                   engine_cancel_layers_max(fixture->engines[i]));
     }

@@ -64,6 +64,7 @@ struct fixture {
 
 struct fixture_options {
     int nodes;
+    bool no_cache;
     const char *backend;
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
     enum node_reserve reserve; /* early, unless said otherwise */
@@ -118,7 +119,7 @@ void fixture_first_token(struct fixture *fixture, int node, int attempt, uint32_
 void fixture_send(struct fixture *fixture, int node, const Baton__Node__V1__RouterMessage *message);
 /* Waits until this node reported that the attempt ended. */
 void fixture_wait_ended(struct fixture *fixture, int node, int attempt);
-/* All pages free, no work, on every node. */
+/* No work, and no page in use, on every node; what the caches keep may be there. */
 void fixture_check_rest(struct fixture *fixture);
 
 #endif

@@ -462,7 +462,7 @@ TEST(node, decode_goes_on_when_prefill_dies_after_the_pages)
     fixture_wait_ended(fixture, 0, attempt);
     fixture_until(fixture, holds_nothing, NULL, "the pages of the dead node");
     CHECK(pool_consistent(&fixture->nodes[0]->pool));
-    CHECK_INT(pool_count(&fixture->nodes[1]->pool, POOL_FREE), fixture->nodes[1]->pool.total);
+    CHECK_INT(pool_available(&fixture->nodes[1]->pool), fixture->nodes[1]->pool.total);
     fixture_stop(fixture);
 }
 

@@ -34,7 +34,7 @@ struct world {
     uint64_t told[TOLD_MAX], operation;
     uint32_t told_count;
     uint64_t random;
-    uint32_t hits, duplicates, evictions, misses_by_collision;
+    uint32_t hits, duplicates, evictions, detached;
 };
 
 static uint32_t draw(struct world *w, uint32_t below)
@@ -47,13 +47,7 @@ static uint32_t draw(struct world *w, uint32_t below)
 
 static bool model_held(const struct world *w, uint32_t page)
 {
-    const struct model_page *p = &w->pages[page];
-    if (p->pins || p->stuck)
-        return true;
-    for (uint32_t i = 0; i < PAGES; i++)
-        if (w->pages[i].indexed && w->pages[i].parent == page && model_held(w, i))
-            return true;
-    return false;
+    return w->pages[page].pins || w->pages[page].stuck;
 }
 
 static bool model_leaf(const struct world *w, uint32_t page)
@@ -140,6 +134,12 @@ static void told_check(struct world *w)
         if (!w->pages[i].indexed || w->pages[i].removed)
             continue;
         findable++;
+        uint32_t top = i;
+        bool cut = false;
+        while (w->pages[top].parent != POOL_PAGE_NONE)
+            cut |= w->pages[top = w->pages[top].parent].removed;
+        if (cut || w->pages[top].depth > 1)
+            continue; /* below what was cut off or wrong: not found again, whatever is said of it */
         struct prefix_hash hashes[DEPTH];
         uint32_t count = prefix_hashes(&w->prefix.key, salts[w->pages[i].salt], w->pages[i].path,
                                        w->pages[i].depth * PAGE_TOKENS, PAGE_TOKENS, hashes);
@@ -155,17 +155,40 @@ static void told_check(struct world *w)
 
 /* --- operations --- */
 
+static uint64_t model_oldest(const struct world *w)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (uint32_t i = 0; i < PAGES; i++) {
+        const struct model_page *p = &w->pages[i];
+        if (p->indexed && !p->held && model_leaf(w, i)) {
+            uint64_t since = p->removed ? 0 : p->idle_since;
+            oldest = since < oldest ? since : oldest;
+        }
+    }
+    return oldest;
+}
+
+/* What is held and hangs below a page that nobody holds is cut off. */
+static void model_detach(struct world *w)
+{
+    for (uint32_t i = 0; i < PAGES; i++) {
+        struct model_page *p = &w->pages[i];
+        if (p->indexed && p->held && p->parent != POOL_PAGE_NONE && !w->pages[p->parent].held) {
+            p->parent = POOL_PAGE_NONE;
+            p->removed = true;
+            w->detached++;
+        }
+    }
+}
+
 /* The index's choice is a leaf that nobody holds, and none of these fell idle earlier. */
 static void evict_check(struct world *w, uint32_t count)
 {
     for (; count; count--) {
-        uint64_t oldest = UINT64_MAX;
-        for (uint32_t i = 0; i < PAGES; i++) {
-            const struct model_page *p = &w->pages[i];
-            if (p->indexed && !p->held && model_leaf(w, i)) {
-                uint64_t since = p->removed ? 0 : p->idle_since;
-                oldest = since < oldest ? since : oldest;
-            }
+        uint64_t oldest = model_oldest(w);
+        if (oldest == UINT64_MAX && pool_count(&w->pool, POOL_CACHED)) {
+            model_detach(w);
+            oldest = model_oldest(w);
         }
         uint32_t done = prefix_evict(&w->prefix, 1);
         CHECK_INT(done, oldest != UINT64_MAX);
@@ -182,7 +205,8 @@ static void evict_check(struct world *w, uint32_t count)
         CHECK(!p->held && model_leaf(w, gone));
         CHECK_INT(p->removed ? 0 : p->idle_since, oldest);
         p->indexed = false;
-        if (p->parent != POOL_PAGE_NONE && p->idle_since > w->pages[p->parent].idle_since)
+        if (!p->removed && p->parent != POOL_PAGE_NONE &&
+            p->idle_since > w->pages[p->parent].idle_since)
             w->pages[p->parent].idle_since =
                 p->idle_since; /* a path counts as used as its end is */
         w->evictions++;
@@ -299,7 +323,7 @@ static void operate(struct world *w)
         else
             sequence_end(w, s, index);
     } else if (kind < 75) {
-        evict_check(w, 1 + draw(w, 4));
+        evict_check(w, draw(w, 4) ? 1 + draw(w, 4) : PAGES);
     } else if (kind < 77) {
         uint32_t page = draw(w, PAGES);
         if (w->pages[page].indexed) {
@@ -342,9 +366,9 @@ static void storm(uint64_t seed, uint64_t mask, uint32_t operations)
     CHECK_INT(pool_count(&w.pool, POOL_FREE), PAGES);
     CHECK(prefix_consistent(&w.prefix));
     CHECK_MSG(w.hits > operations / 10 && w.duplicates > operations / 50 &&
-                  w.evictions > operations / 50,
-              "%u hits, %u duplicates, %u evictions: the storm is no storm", w.hits, w.duplicates,
-              w.evictions);
+                  w.evictions > operations / 50 && w.detached > operations / 1000,
+              "%u hits, %u duplicates, %u evictions, %u detached: the storm is no storm", w.hits,
+              w.duplicates, w.evictions, w.detached);
     prefix_finish(&w.prefix);
     pool_finish(&w.pool);
 }

@@ -74,6 +74,7 @@ struct node_side *node_side_create(const struct node_side_options *options)
         .batch_tokens = options->engine.rows_max,
         .sequences_max = options->engine.seqs_max,
         .steps_in_flight = options->steps_in_flight,
+        .prefix_cache = true,
         .kv_host = "127.0.0.1",
         .grace_ns = options->grace_ns,
         .gap_ms = options->gap_ms,
@@ -200,26 +201,40 @@ static bool holds_pages(const struct work *work)
     return work->page_count > 0;
 }
 
-/* Pages in no two block tables, and the pool agrees on whose they are. */
+/* A page that is not shared is in one block table, and the pool agrees on whose; a shared one has as many pins as there are block
+ * tables with it, and one more while copies run on it. */
 static void check_owners(const struct node_side *side)
 {
     const struct node *node = side->node;
-    if (!pool_consistent(&node->pool))
-        sim_fail("%s: the pool is not consistent", side->of.name);
+    if (!prefix_consistent(&node->cache.prefix))
+        sim_fail("%s: the pool or the prefix index is not consistent", side->of.name);
     uint32_t owned = 0;
+    static uint32_t pins[4096];
+    for (uint32_t i = 0; i < node->pool.total && i < 4096; i++)
+        pins[i] = node->cache.pages[i].pinned;
     for (uint32_t i = 0; i < node->table.count; i++) {
         const struct work *work = &node->table.works[i];
         if (!holds_pages(work) || work->state == WORK_QUARANTINED)
             continue;
-        for (uint32_t k = 0; k < work->page_count; k++)
-            if (node->pool.pages[work->pages[k]].owner != i)
+        for (uint32_t k = 0; k < work->page_count; k++) {
+            const struct pool_page *page = &node->pool.pages[work->pages[k]];
+            if (!page->indexed && page->owner != i)
                 sim_fail("%s: page %u of work %u is work %u's", side->of.name, work->pages[k], i,
-                         node->pool.pages[work->pages[k]].owner);
-        owned += work->page_count;
+                         page->owner);
+            if (page->indexed)
+                pins[work->pages[k] % 4096]++;
+            else
+                owned++;
+        }
     }
-    if (owned != pool_count(&node->pool, POOL_USED) + pool_count(&node->pool, POOL_RESERVED))
-        sim_fail("%s: %u pages in block tables, %u used, %u reserved", side->of.name, owned,
-                 pool_count(&node->pool, POOL_USED), pool_count(&node->pool, POOL_RESERVED));
+    for (uint32_t i = 0; i < node->pool.total && i < 4096; i++)
+        if (node->pool.pages[i].pins != pins[i])
+            sim_fail("%s: page %u has %u pins, but %u hold it", side->of.name, i,
+                     node->pool.pages[i].pins, pins[i]);
+    uint32_t own = pool_count(&node->pool, POOL_USED) - pool_count(&node->pool, POOL_SHARED) +
+                   pool_count(&node->pool, POOL_RESERVED);
+    if (owned != own)
+        sim_fail("%s: %u pages in block tables, %u used or reserved", side->of.name, owned, own);
 }
 
 /* While an older request waits for pages, no younger one takes any. */
@@ -245,13 +260,15 @@ static void check_ages(struct node_side *side)
     }
 }
 
-/* The router ends an attempt by name before it sends the next one on the same stream. */
+/* The router ends an attempt by name before it sends the next one on the same stream. Who decodes may also be who serves. */
 static void check_attempts(const struct node_side *side)
 {
     const struct work_table *table = &side->node->table;
     for (uint32_t i = 0; i < table->count; i++)
         for (uint32_t k = 0; k < i && work_live(&table->works[i]); k++)
             if (work_live(&table->works[k]) &&
+                (table->works[i].leg == WORK_LEG_SERVE) ==
+                    (table->works[k].leg == WORK_LEG_SERVE) &&
                 table->works[i].key.request == table->works[k].key.request)
                 sim_fail("%s: works %u and %u are of the same request", side->of.name, k, i);
 }
@@ -297,17 +314,32 @@ bool node_side_works(const struct node_side *side)
     return false;
 }
 
+/* A page at rest: held for others to fetch, or in the cache. What a sequence here computes on, or has begun to verify, is in use, and
+ * no checksum could tell. */
+static bool at_rest(const struct node *node, uint32_t page)
+{
+    bool rests = node->pool.pages[page].indexed && !node->cache.pages[page].pinned;
+    for (uint32_t i = 0; i < node->table.count; i++) {
+        const struct work *work = &node->table.works[i];
+        for (uint32_t k = 0; k < work->page_count; k++)
+            if (work->pages[k] == page) {
+                if (work->state != WORK_HOLDING || node->cache.pages[page].pinned)
+                    return false;
+                rests = true;
+            }
+    }
+    return rests;
+}
+
 bool node_side_flip(struct node_side *side, struct dice *dice)
 {
     struct node *node = side->node;
-    uint32_t begin = dice_below(dice, node->table.count);
-    for (uint32_t i = 0; i < node->table.count; i++) {
-        const struct work *work = &node->table.works[(begin + i) % node->table.count];
-        if (work->state != WORK_HOLDING || !work->page_count)
-            continue;
-        return fake_engine_flip(side->engine, work->pages[dice_below(dice, work->page_count)],
-                                dice_below(dice, node->info->run_count), (uint32_t)dice_u64(dice));
-    }
+    uint32_t total = node->pool.total, begin = dice_below(dice, total);
+    for (uint32_t i = 0; i < total; i++)
+        if (at_rest(node, (begin + i) % total))
+            return fake_engine_flip(side->engine, (begin + i) % total,
+                                    dice_below(dice, node->info->run_count),
+                                    (uint32_t)dice_u64(dice));
     return false;
 }
 
@@ -316,7 +348,7 @@ void node_side_counts(const struct node_side *side, struct node_counts *counts)
     const struct node *node = side->node;
     const struct kv_counters *kv = kv_links_counters(node->links);
     *counts = (struct node_counts){
-        .checksum_failures = kv->checksum_failures,
+        .checksum_failures = kv->checksum_failures + node->cache.bad_pages,
         .dropped = (uint64_t)metric_value(node->counted.dropped),
         .leases_expired = kv->leases_expired,
         .gave_up = kv->gave_up,
@@ -345,11 +377,12 @@ void node_side_print(const struct node_side *side)
         if (work->state == WORK_FREE)
             continue;
         printf("# %s:   work %u %s leg %d attempt %016llx age %llu pages %u of %u tokens %u+%u "
-               "rows %u steps %u copies %u%s%s\n",
+               "rows %u done %u found %u unready %u steps %u copies %u%s%s%s\n",
                side->of.name, i, sm_name(&work_states, work->state), work->leg,
                (unsigned long long)work->key.transfer.low, (unsigned long long)work->age,
                work->page_count, work->pages_needed, work->prompt_count, work->generated_count,
-               work->rows_submitted, work->steps_outstanding, work->copies,
-               work->transfer_live ? " transfer" : "", work->first_known ? " first" : "");
+               work->rows_submitted, work->rows_done, work->hit_count, work->pieces_left,
+               work->steps_outstanding, work->copies, work->fetch.live ? " fetches" : "",
+               work->serve.live ? " serves" : "", work->first_known ? " first" : "");
     }
 }
