@@ -1,6 +1,6 @@
 /* Writes the logits of every position of sequences.bin in the form that compare_logits.py reads.
  *
- *     dump_logits MODEL SEQUENCES OUTPUT f32|int8 f32|f16 [SEQUENCES_MAX]
+ *     dump_logits MODEL SEQUENCES OUTPUT f32|int8 f32|f16|int8 [SEQUENCES_MAX]
  *
  * Owner: the main thread. */
 #include <stdio.h>
@@ -56,7 +56,7 @@ static void chunk_run(struct engine *engine, uint32_t slot, const uint32_t *page
 int main(int argc, char **argv)
 {
     if (argc < 6)
-        die("MODEL SEQUENCES OUTPUT f32|int8 f32|f16 [SEQUENCES_MAX]");
+        die("MODEL SEQUENCES OUTPUT f32|int8 f32|f16|int8 [SEQUENCES_MAX]");
     struct err err = ERR_INIT;
     struct model_file *model;
     struct engine *engine;
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
                                      .samples_max = CHUNK,
                                      .seqs_max = 1};
     if (!kern_kv_type_parse(argv[5], &options.kv_type))
-        die("the KV type is none of f32, f16");
+        die("the KV type is none of f32, f16, int8");
     if (model_open(argv[1], &model, &err) != STATUS_OK ||
         engine_create(&options, model, &engine, &err) != STATUS_OK)
         die(err.message);
