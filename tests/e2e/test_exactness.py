@@ -46,6 +46,8 @@ VARIANTS = {
     "no_step_in_flight": dict(prefill=1, decode=1, node_args=["--steps-in-flight", "1"]),
     "two_prefill_two_decode": dict(prefill=2, decode=2),
     "page_16": dict(prefill=1, decode=1, node_args=["--page-tokens", "16"]),
+    "swapped": dict(prefill=1, decode=1, node_args=["--preempt", "swap", "--preempt-every", "7"]),
+    "computed_again": dict(prefill=1, decode=1, node_args=["--preempt", "recompute", "--preempt-every", "7"]),
 }
 _reference = {}
 
@@ -72,6 +74,9 @@ def check(variant, compute="int8", kv_type="f16", run=crowded):
             for node in cluster.nodes():
                 if node.name.startswith("decode"):
                     assert node.metric("baton_kv_received_bytes_total") > 0, node.name
+                    if "--preempt" in options["node_args"]:
+                        way = options["node_args"][options["node_args"].index("--preempt") + 1]
+                        assert node.metric("baton_preemptions_total", way=way) > 0, node.name
         left = cluster.settled()
     for i, (a, b) in enumerate(zip(want, got)):
         assert a == b, f"request {i} differs under {variant}:\n{a}\n{b}"
@@ -149,6 +154,14 @@ def test_int8_kv_opaque_backend():
 
 def test_int8_kv_page_16():
     check("page_16", kv_type="int8")
+
+
+def test_int8_kv_swapped_out_and_in():
+    check("swapped", kv_type="int8")
+
+
+def test_int8_kv_computed_again():
+    check("computed_again", kv_type="int8")
 
 
 def test_float_compute_int8_kv():
