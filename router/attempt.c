@@ -152,6 +152,7 @@ void attempt_give_decode(struct core *core, struct request *r, struct node *deco
     r->sink = leg_add(core, r, decode, LEG_KIND_DECODE, share);
     if (!r->sink)
         return;
+    registry_link_tried(&core->registry, r->source->node, decode);
     send_assign(core, r->sink, 0);
     name_copy(r->timing.decode_node, decode);
     if (r->answer.received > r->base)

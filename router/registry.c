@@ -70,6 +70,7 @@ void registry_finish(struct registry *registry)
     free(registry->views);
     free(registry->links);
     free(registry->link_kb_per_s);
+    free(registry->link_seen_s);
     free(registry->placement_nodes);
     *registry = (struct registry){0};
 }
@@ -629,6 +630,8 @@ struct placement_view registry_view(struct registry *registry)
                                    .node_count = registry->node_count,
                                    .links = registry->links,
                                    .link_kb_per_s = registry->link_kb_per_s,
+                                   .link_seen_s = registry->link_seen_s,
+                                   .now_s = (uint32_t)(registry->now_ns / NS_PER_S),
                                    .link_stride = registry->node_capacity};
 }
 

@@ -154,7 +154,8 @@ struct registry {
 
     struct link_view *views; /* [capacity * capacity]: row x, column y: what x says of y */
     uint8_t *links;          /* the same shape, enum placement_link */
-    uint32_t *link_kb_per_s; /* the same, as placement_view has it */
+    uint32_t *link_kb_per_s; /* the same, as placement_view has it; so is the next */
+    uint32_t *link_seen_s;
     uint64_t links_seen_ns, links_timed_until_ns; /* see registry_links_refresh */
     struct placement_node *placement_nodes;
 };
@@ -230,6 +231,9 @@ bool registry_links_grow(struct registry *registry, size_t capacity, size_t old_
 void registry_links_reset(struct registry *registry, const struct node *node);
 void registry_link_report(struct registry *registry, const struct node *node,
                           const Baton__Node__V1__Link *link);
+/* A transfer over this pair begins: whether a slow link has become better will be known. */
+void registry_link_tried(struct registry *registry, const struct node *prefill,
+                         const struct node *decode);
 /* Before placing: what became of links by the passing of time. */
 void registry_links_refresh(struct registry *registry);
 /* What node `of` has measured on its link to `about`, bytes a second; 0: not yet. `up`: it says that they have met. */

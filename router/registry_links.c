@@ -89,12 +89,14 @@ bool registry_links_grow(struct registry *registry, size_t capacity, size_t old_
     struct link_view *views = calloc(capacity * capacity, sizeof *views);
     uint8_t *links = calloc(capacity * capacity, sizeof *links);
     uint32_t *rates = calloc(capacity * capacity, sizeof *rates);
+    uint32_t *seen = calloc(capacity * capacity, sizeof *seen);
     struct placement_node *placement = calloc(capacity, sizeof *placement);
-    if (!nodes || !views || !links || !rates || !placement) {
+    if (!nodes || !views || !links || !rates || !seen || !placement) {
         free(nodes);
         free(views);
         free(links);
         free(rates);
+        free(seen);
         free(placement);
         return false;
     }
@@ -104,16 +106,20 @@ bool registry_links_grow(struct registry *registry, size_t capacity, size_t old_
         memcpy(&links[i * capacity], &registry->links[i * old_capacity], old_capacity);
         memcpy(&rates[i * capacity], &registry->link_kb_per_s[i * old_capacity],
                old_capacity * sizeof *rates);
+        memcpy(&seen[i * capacity], &registry->link_seen_s[i * old_capacity],
+               old_capacity * sizeof *seen);
     }
     free(registry->nodes);
     free(registry->views);
     free(registry->links);
     free(registry->link_kb_per_s);
+    free(registry->link_seen_s);
     free(registry->placement_nodes);
     registry->nodes = nodes;
     registry->views = views;
     registry->links = links;
     registry->link_kb_per_s = rates;
+    registry->link_seen_s = seen;
     registry->placement_nodes = placement;
     registry->node_capacity = capacity;
     return true;
@@ -149,6 +155,15 @@ void registry_link_report(struct registry *registry, const struct node *node,
     if (met)
         view->failed = view_of(registry, peer->slot, node->slot)->failed = false;
     pair_refresh(registry, node->slot, peer->slot);
+    registry_link_tried(registry, node, peer);
+    registry_link_tried(registry, peer, node);
+}
+
+void registry_link_tried(struct registry *registry, const struct node *prefill,
+                         const struct node *decode)
+{
+    registry->link_seen_s[prefill->slot * registry->node_capacity + decode->slot] =
+        (uint32_t)(registry->now_ns / NS_PER_S);
 }
 
 void registry_pair_failed(struct registry *registry, const struct node *prefill,

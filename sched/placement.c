@@ -9,6 +9,7 @@ static const uint64_t us_per_s = 1000000;
  * answer lasts, which nobody knows. */
 static const uint64_t load_us = 1000000;
 static const uint64_t slow_floor_us = 50000;
+static const uint32_t retry_s = 30;
 /* Tokens a second where no node has measured any: only the order among nodes depends on it. */
 static const uint64_t rate_unmeasured = 1000;
 
@@ -223,8 +224,11 @@ static bool pair_allowed(const struct search *search, size_t p, size_t d)
 static bool pair_slow(const struct search *search, size_t p, size_t d)
 {
     const struct part *part = &search->parts[d];
-    return !search->request->slow_links_too && rate_of(search, &search->view->nodes[d]) &&
-           move_us(search->view, p, d, part->move_bytes) > part->own_us + slow_floor_us;
+    const struct placement_view *view = search->view;
+    return !search->request->slow_links_too && rate_of(search, &view->nodes[d]) &&
+           move_us(view, p, d, part->move_bytes) > part->own_us + slow_floor_us &&
+           (!view->link_seen_s ||
+            view->now_s - view->link_seen_s[p * view->link_stride + d] < retry_s);
 }
 
 struct best {

@@ -15,7 +15,8 @@
  *
  * D computes the prompt itself, in the class of the pairs that it stands for, when it lacks at most `local_prefill_tokens`
  * of it, or when from every P the transfer is estimated to take longer than the prefill on D (by more than slow_floor_us:
- * estimates of a few milliseconds are noise; `slow_links_too` turns this off).
+ * estimates of a few milliseconds are noise; `slow_links_too` turns this off). A link that has been avoided for retry_s is
+ * tried again, or nobody would ever know that it has become better.
  *
  *     estimate =  what waits on P / its rate  +  fetching / the link's rate  +  what P computes then / its rate
  *               + the pages that D lacks / the link's rate  +  D's sequences as a share of its most, times load_us
@@ -68,6 +69,9 @@ struct placement_view {
     const uint8_t *links;
     /* measured, in units of 1,000 bytes a second, at the same places; 0: not known; NULL: none is */
     const uint32_t *link_kb_per_s;
+    /* in seconds, like now_s: when that was measured, or the link was last tried, at the same places; NULL: just now */
+    const uint32_t *link_seen_s;
+    uint32_t now_s;
     size_t link_stride;
 };
 

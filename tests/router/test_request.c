@@ -198,6 +198,22 @@ TEST(request, a_short_prompt_and_one_behind_a_slow_link_are_read_on_d)
         core_cancel(&world.core, r[i], STATUS_CANCELLED);
         core_release(&world.core, r[i]);
     }
+    /* after half a minute one request tries the link again */
+    for (int i = 0; i < 121; i++) {
+        world_pass(&world, 250 * NS_PER_MS);
+        fake_beat(&world, p);
+        fake_beat(&world, d);
+    }
+    r[0] = fake_admit(&world, &clients[0], 960, 3);
+    assign = fake_assigned(d);
+    CHECK(assign && assign->leg == BATON__NODE__V1__LEG__LEG_DECODE && fake_assigned(p));
+    r[1] = fake_admit(&world, &clients[1], 960, 3);
+    assign = fake_assigned(d);
+    CHECK(assign && assign->leg == BATON__NODE__V1__LEG__LEG_LOCAL && !fake_assigned(p));
+    for (int i = 0; i < 2; i++) {
+        core_cancel(&world.core, r[i], STATUS_CANCELLED);
+        core_release(&world.core, r[i]);
+    }
     world_finish(&world);
 }
 

@@ -344,6 +344,14 @@ TEST(placement, over_a_slow_link_d_computes)
     nodes[1].prefill_tokens = 0;
     nodes[1].cached_pages = 40; /* 11 pages to move, or 160 tokens to compute */
     check_choice(&view, &request, 1, 1);
+    uint32_t seen_s[4] = {0};
+    view.link_seen_s = seen_s;
+    view.now_s = seen_s[1] = 100;
+    for (; view.now_s < 130; view.now_s++)
+        check_choice(&view, &request, 1, 1);
+    check_choice(&view, &request, 0, 1); /* for too long nobody has looked */
+    seen_s[1] = 130;
+    check_choice(&view, &request, 1, 1);
     /* it stands for the pair: it is the best class, and waited for */
     nodes[1].held = true;
     struct placement got;
@@ -505,7 +513,8 @@ static size_t all_plans(const struct placement_view *view, const struct placemen
             uint64_t move = slow_fetch(view, p, d, bytes);
             unsigned penalty = penalties[from->role] + penalties[2 - n->role];
             if (request->prefill_tokens - have * 16 <= request->local_prefill_tokens ||
-                (rate_at(view, d) && move > alone_us + 50000)) {
+                (rate_at(view, d) && move > alone_us + 50000 &&
+                 view->now_s - view->link_seen_s[p * view->link_stride + d] < 30)) {
                 instead = penalty < instead ? penalty : instead;
                 continue;
             }
@@ -649,10 +658,13 @@ TEST(placement, every_case_of_two_nodes_follows_the_rules)
                 uint32_t rates[4] = {0};
                 link_number(&links[1], &rates[1], l % LINK_NUMBERS);
                 link_number(&links[2], &rates[2], l / LINK_NUMBERS);
+                uint32_t seen_s[4] = {50, 50, 50, 50};
                 struct placement_view view = {.nodes = nodes,
                                               .node_count = 2,
                                               .links = links,
                                               .link_kb_per_s = rates,
+                                              .link_seen_s = seen_s,
+                                              .now_s = a % 5 ? 60 : 80,
                                               .link_stride = 2};
                 struct placement_request request = request_number((a + b + l) % 12);
                 check_against_plans(&view, &request);
@@ -665,16 +677,19 @@ TEST(placement, many_cases_of_up_to_five_nodes_follow_the_rules)
     for (int round = 0; round < 200000; round++) {
         struct placement_node nodes[5];
         uint8_t links[25];
-        uint32_t rates[25];
+        uint32_t rates[25], seen_s[25];
         struct placement_view view = {.nodes = nodes,
                                       .node_count = 1 + (size_t)(rand_r(&seed) % 5),
                                       .links = links,
                                       .link_kb_per_s = rates,
+                                      .link_seen_s = seen_s,
+                                      .now_s = 100,
                                       .link_stride = 5};
         for (size_t i = 0; i < 5; i++)
             nodes[i] = node_number((unsigned)rand_r(&seed) % NODE_NUMBERS);
         for (size_t i = 0; i < 25; i++) {
             link_number(&links[i], &rates[i], (unsigned)rand_r(&seed) % LINK_NUMBERS);
+            seen_s[i] = 60 + (uint32_t)rand_r(&seed) % 40;
             if (rand_r(&seed) % 8 == 0)
                 links[i] = PLACEMENT_LINK_UNKNOWN;
         }
