@@ -330,10 +330,12 @@ static void settle_take(struct node *node, const Baton__Node__V1__Settle *settle
     struct kv_id attempt = attempt_of(settle->attempt);
     struct work *work = work_find(&node->table, attempt);
     bool complete = work && (work->joined || work->state == WORK_DECODING);
-    outbox_report(&node->outbox, attempt,
-                  complete ? BATON__NODE__V1__REPORT__KIND__COMPLETE
-                           : BATON__NODE__V1__REPORT__KIND__INCOMPLETE,
-                  STATUS_OK, "");
+    if (complete)
+        outbox_report(&node->outbox, attempt, BATON__NODE__V1__REPORT__KIND__COMPLETE, STATUS_OK,
+                      "");
+    else
+        outbox_report_pages(&node->outbox, attempt, BATON__NODE__V1__REPORT__KIND__INCOMPLETE, "",
+                            work ? cache_verified(node, work) : 0);
 }
 
 static void renew_take(struct node *node, const Baton__Node__V1__Renew *renew)

@@ -140,11 +140,16 @@ void cache_publish(struct node *node, struct work *work)
                    work->pages, blocks);
 }
 
+uint32_t cache_verified(const struct node *node, const struct work *work)
+{
+    uint32_t moved = work_total(work) / node->info->page_tokens;
+    moved = moved < work->page_count ? moved : work->page_count;
+    return node->cache.on ? cache_whole(node, work, moved) : 0;
+}
+
 void cache_keep(struct node *node, struct work *work)
 {
-    uint32_t moved = work_total(work) / node->info->page_tokens; /* whole pages */
-    moved = moved < work->page_count ? moved : work->page_count;
-    uint32_t whole = node->cache.on ? cache_whole(node, work, moved) : 0;
+    uint32_t whole = cache_verified(node, work);
     if (whole <= work->hit_count)
         return;
     pool_fill(&node->pool, work->index, work->pages + work->hit_count, whole - work->hit_count);

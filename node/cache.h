@@ -69,7 +69,9 @@ void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_
 void cache_release(struct node *node, struct work *work);
 /* The rows up to work->rows_done are computed or received, and accepted: the pages that they fill become shared. */
 void cache_publish(struct node *node, struct work *work);
-/* A receiver ends before it has everything: what is verified, from the first page on, is kept. */
+/* Whole pages, from the first on, that a receiver has verified, or found here. */
+uint32_t cache_verified(const struct node *node, const struct work *work);
+/* A receiver ends before it has everything: these are kept. */
 void cache_keep(struct node *node, struct work *work);
 /* Blocks from the first on whose bytes are there with their checksums, at most `blocks`. */
 uint32_t cache_whole(const struct node *node, const struct work *work, uint32_t blocks);

@@ -159,8 +159,9 @@ void outbox_accepted(struct outbox *outbox, struct kv_id attempt, uint64_t numbe
     outbox_send(outbox, &message);
 }
 
-void outbox_report(struct outbox *outbox, struct kv_id attempt, Baton__Node__V1__Report__Kind kind,
-                   enum status status, const char *text)
+static void report_send(struct outbox *outbox, struct kv_id attempt,
+                        Baton__Node__V1__Report__Kind kind, enum status status, const char *text,
+                        uint32_t pages)
 {
     Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
     Baton__Node__V1__Report report = BATON__NODE__V1__REPORT__INIT;
@@ -171,7 +172,20 @@ void outbox_report(struct outbox *outbox, struct kv_id attempt, Baton__Node__V1_
     report.kind = kind;
     report.status = (uint32_t)status_grpc(status);
     report.message = (char *)text;
+    report.pages = pages;
     message.kind_case = BATON__NODE__V1__NODE_MESSAGE__KIND_REPORT;
     message.report = &report;
     outbox_send(outbox, &message);
+}
+
+void outbox_report(struct outbox *outbox, struct kv_id attempt, Baton__Node__V1__Report__Kind kind,
+                   enum status status, const char *text)
+{
+    report_send(outbox, attempt, kind, status, text, 0);
+}
+
+void outbox_report_pages(struct outbox *outbox, struct kv_id attempt,
+                         Baton__Node__V1__Report__Kind kind, const char *text, uint32_t pages)
+{
+    report_send(outbox, attempt, kind, STATUS_OK, text, pages);
 }

@@ -53,6 +53,9 @@ void outbox_accepted(struct outbox *outbox, struct kv_id attempt, uint64_t numbe
                      Baton__Node__V1__Verdict verdict, const char *text);
 void outbox_report(struct outbox *outbox, struct kv_id attempt, Baton__Node__V1__Report__Kind kind,
                    enum status status, const char *text);
+/* … of an attempt of which so many pages are verified. */
+void outbox_report_pages(struct outbox *outbox, struct kv_id attempt,
+                         Baton__Node__V1__Report__Kind kind, const char *text, uint32_t pages);
 void outbox_token(struct outbox *outbox, const struct outbox_token *token);
 /* Sends the gathered tokens; also done by everything above, so that order is kept. */
 void outbox_flush(struct outbox *outbox);

@@ -279,9 +279,17 @@ static void leg_dropped(struct core *core, struct leg *leg)
         request_requeue(core, r, true);
 }
 
-static void leg_gave_up(struct core *core, struct leg *leg)
+/* The pages that D has verified stay in its cache when the attempt ends there. */
+static void note_verified(const struct leg *leg, const Baton__Node__V1__Report *report)
+{
+    leg->request->left[1] =
+        (struct request_left){leg->node->slot, leg->node->incarnation, report->pages};
+}
+
+static void leg_gave_up(struct core *core, struct leg *leg, const Baton__Node__V1__Report *report)
 {
     struct request *r = leg->request;
+    note_verified(leg, report);
     r->pair_failures++;
     node_hold(&core->registry, leg->node, false);
     if (r->source) {
@@ -343,7 +351,7 @@ static void on_report(void *context, struct node *node, const Baton__Node__V1__R
         leg_dropped(core, leg);
         break;
     case BATON__NODE__V1__REPORT__KIND__GAVE_UP:
-        leg_gave_up(core, leg);
+        leg_gave_up(core, leg, report);
         break;
     case BATON__NODE__V1__REPORT__KIND__HAND_OVER:
         leg_handed_over(core, leg);
@@ -354,8 +362,10 @@ static void on_report(void *context, struct node *node, const Baton__Node__V1__R
             request_move(core, r, REQUEST_STREAMING);
         break;
     case BATON__NODE__V1__REPORT__KIND__INCOMPLETE:
-        if (leg == r->sink && r->state == REQUEST_SETTLING)
+        if (leg == r->sink && r->state == REQUEST_SETTLING) {
+            note_verified(leg, report);
             request_requeue(core, r, true);
+        }
         break;
     default:
         break;

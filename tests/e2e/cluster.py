@@ -306,16 +306,18 @@ class Cluster:
         raise TimeoutError(f"not serving: {states}; " + "".join(
             f"\n[{n}] {p.tail()}" for n, p in self.processes.items()))
 
-    def stream(self, message, timeout=60):
-        return self.stub.Generate(message, timeout=timeout)
+    def stream(self, message, timeout=60, tenant=None):
+        return self.stub.Generate(message, timeout=timeout,
+                                  metadata=[("authorization", tenant)] if tenant else None)
 
-    def generate(self, prompt, max_tokens=16, timeout=60, expect_error=False, **sampling):
-        """Runs one request to its end. With `expect_error`, a failing stream leaves its code in .error."""
+    def generate(self, prompt, max_tokens=16, timeout=60, expect_error=False, tenant=None, **sampling):
+        """Runs one request to its end. With `expect_error`, a failing stream leaves its code in .error. `tenant`: the
+        credentials that it comes with."""
         message = prompt if isinstance(prompt, pb.GenerateRequest) else request(
             prompt, max_tokens, **sampling)
         answer = Answer()
         try:
-            for reply in self.stream(message, timeout):
+            for reply in self.stream(message, timeout, tenant):
                 answer.add(reply)
         except grpc.RpcError as error:
             if not expect_error:

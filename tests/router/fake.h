@@ -276,9 +276,10 @@ static inline void fake_accept(struct world *world, struct fake_node *node,
     fake_verdict(world, node, assign, BATON__NODE__V1__VERDICT__VERDICT_OK);
 }
 
-static inline void fake_report(struct world *world, struct fake_node *node,
-                               const Baton__Node__V1__AttemptId *attempt,
-                               Baton__Node__V1__Report__Kind kind)
+/* `pages`: that a decode node has verified. */
+static inline void fake_report_pages(struct world *world, struct fake_node *node,
+                                     const Baton__Node__V1__AttemptId *attempt,
+                                     Baton__Node__V1__Report__Kind kind, uint32_t pages)
 {
     Baton__Node__V1__AttemptId id = fake_id(attempt);
     Baton__Node__V1__Report report = BATON__NODE__V1__REPORT__INIT;
@@ -286,7 +287,15 @@ static inline void fake_report(struct world *world, struct fake_node *node,
     report.kind = kind;
     report.status = GRPC_CODE_INTERNAL;
     report.message = (char *)"says the node";
+    report.pages = pages;
     fake_say(world, node, BATON__NODE__V1__NODE_MESSAGE__KIND_REPORT, &report);
+}
+
+static inline void fake_report(struct world *world, struct fake_node *node,
+                               const Baton__Node__V1__AttemptId *attempt,
+                               Baton__Node__V1__Report__Kind kind)
+{
+    fake_report_pages(world, node, attempt, kind, 0);
 }
 
 static inline void fake_token(struct world *world, struct fake_node *node,

@@ -650,6 +650,52 @@ TEST(cache, after_a_drop_the_node_that_read_the_prompt_is_preferred)
     world_finish(&world);
 }
 
+TEST(cache, what_d_verified_before_p_died_is_fetched_from_it)
+{
+    for (uint32_t pages = 0; pages < 12;
+         pages += 11) { /* none; more than count, as somebody forged it */
+        struct world world;
+        struct fake_client client;
+        world_ppd(&world);
+        struct request *r = fake_admit(&world, &client, 160, 4);
+        const Baton__Node__V1__Assign *to_p = fake_assigned(&world.nodes[0]);
+        CHECK(to_p && fake_assigned(&world.nodes[2]));
+        Baton__Node__V1__AttemptId id = fake_id(to_p->attempt);
+        fake_die(&world, &world.nodes[0]);
+        CHECK_INT(r->state, REQUEST_SETTLING);
+        fake_report_pages(&world, &world.nodes[2], &id, KIND(INCOMPLETE), pages);
+        CHECK(ended(&world.nodes[2], &id));
+        const Baton__Node__V1__Assign *serve = fake_assigned(&world.nodes[2]),
+                                      *again = fake_assigned(&world.nodes[1]);
+        CHECK(serve && again);
+        CHECK_INT(serve->leg,
+                  pages ? BATON__NODE__V1__LEG__LEG_SERVE : BATON__NODE__V1__LEG__LEG_DECODE);
+        CHECK((again->fetch != NULL) == (pages > 0));
+        if (pages)
+            CHECK(serve->serve_pages == 9 && again->fetch->pages == 9);
+        CHECK_INT(find(&world, "prefill-1")->prefill_tokens, pages ? 16 : 160);
+        give_up(&world, r);
+        world_finish(&world);
+    }
+}
+
+TEST(cache, what_d_verified_before_it_gave_up_is_fetched_from_it)
+{
+    struct world world;
+    struct fake_client client;
+    world_ppd(&world);
+    struct request *r = fake_admit(&world, &client, 160, 4);
+    const Baton__Node__V1__Assign *to_p = fake_assigned(&world.nodes[0]);
+    Baton__Node__V1__AttemptId id = fake_id(to_p->attempt);
+    fake_report_pages(&world, &world.nodes[2], &id, KIND(GAVE_UP), 7);
+    CHECK(!fake_assigned(&world.nodes[1])); /* after a newer heartbeat */
+    fake_beat(&world, &world.nodes[2]);
+    const Baton__Node__V1__Assign *again = fake_assigned(&world.nodes[1]);
+    CHECK(again && again->fetch && again->fetch->pages == 7);
+    give_up(&world, r);
+    world_finish(&world);
+}
+
 /* --- hand-over --- */
 
 /* D leaves after `tokens` of its own; another goes on, from D's cache. */
