@@ -115,9 +115,12 @@ static bool input_valid(const struct engine_step *step, const struct engine_seq_
     uint32_t pages = (end + info->page_tokens - 1) / info->page_tokens;
     if (input->page_count < pages)
         return false;
+    bool sound =
+        true; /* no early end: this is most of what a long sequence costs here, and so it is done many at a time */
     for (uint32_t i = 0; i < pages; i++)
-        if (input->pages[i] >= info->page_count)
-            return false;
+        sound &= input->pages[i] < info->page_count;
+    if (!sound)
+        return false;
     if (input->prev_sample != ENGINE_NONE) {
         const struct engine_step *last = engine->last_submitted;
         return input->row_count == 1 && !input->tokens && last &&
@@ -140,6 +143,7 @@ static void sample_fill(struct kern_sample *sample, const struct engine_sample_i
                        offsetof(struct kern_bias, bias) == offsetof(struct sampling_bias, bias),
                    "the two structs are one");
     sample->draw = true;
+    sample->logits_out = NULL;
     sample->temperature = params->temperature;
     sample->top_p = params->top_p;
     sample->min_p = params->min_p;
@@ -213,11 +217,14 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
         kern->prev = engine->last_submitted->kern;
     for (uint32_t i = input->row_count - samples; i < input->row_count; i++) {
         struct kern_sample *sample = &kern->samples[kern->sample_count++];
-        *sample = (struct kern_sample){.row = row + i, .seq = seq};
+        if (input->sample && i + 1 == input->row_count)
+            sample_fill(sample, input->sample, prev); /* every field but these two */
+        else
+            *sample = (struct kern_sample){0};
+        sample->row = row + i;
+        sample->seq = seq;
         if (input->logits_out)
             sample->logits_out = input->logits_out + (size_t)i * info->vocab_size;
-        if (input->sample && i + 1 == input->row_count)
-            sample_fill(sample, input->sample, prev);
     }
     if (sample_out)
         *sample_out = input->sample ? kern->sample_count - 1 : ENGINE_NONE;

@@ -69,9 +69,10 @@ struct pool_page {
     uint32_t pins;     /* of sequences, and of copies that run for nobody else */
     uint32_t stuck;    /* pins whose operations never ended */
     uint8_t state;
-    bool indexed;
-    bool idle; /* in the idle list */
+    bool indexed : 1;
+    bool idle : 1; /* in the idle list */
 };
+_Static_assert(sizeof(struct pool_page) == 32, "two pages are one line of the processor's cache");
 
 /* A request that waits for pages. Belongs to the waiter, in the pool's list from pool_wait to pool_wait_end. */
 struct pool_waiter {

@@ -1,5 +1,7 @@
-/* See prefix.h. Three structures over the same page numbers: buckets by hash (to find), a heap of leaves (to evict), and the
- * journal. The heap is lazy: a page that was pinned, or got a child, since it was put there is left out when its turn comes;
+/* See prefix.h. Three structures over the same page numbers: a table by hash (to find), a heap of leaves (to evict), and the
+ * journal. With a big pool none of it is in the processor's cache when it is wanted, so an entry is one line of it, a look-up reads
+ * one of the table, and whoever goes through many pages asks for the next ones' lines early (prefetch).
+ * The heap is lazy: a page that was pinned, or got a child, since it was put there is left out when its turn comes;
  * it is put there again when it falls idle, or when its last child goes. */
 #include "sched/prefix.h"
 
@@ -7,7 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GONE_MAX = 4096 };
+enum { GONE_MAX = 4096, AHEAD = 8 /* blocks whose lines are asked for together */ };
+
+_Static_assert(sizeof(struct prefix_entry) == 64, "an entry is one line of the cache");
+
+static void *lines_take(size_t bytes)
+{
+    size_t rounded = (bytes + 63) & ~(size_t)63;
+    void *lines = aligned_alloc(64, rounded);
+    if (lines)
+        memset(lines, 0, rounded);
+    return lines;
+}
+
+static void slots_clear(struct prefix *prefix)
+{
+    memset(prefix->slots, 0xff, ((size_t)prefix->slot_mask + 1) * sizeof *prefix->slots);
+}
 
 enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_tokens,
                         const uint8_t key[PREFIX_KEY_BYTES])
@@ -16,21 +34,22 @@ enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_
     if (!page_tokens)
         return STATUS_INVALID;
     prefix_key_init(key, &prefix->key);
-    size_t total = pool->total ? pool->total : 1, buckets = 1;
-    while (buckets < total)
-        buckets *= 2;
-    prefix->bucket_mask = (uint32_t)(buckets - 1);
-    prefix->entries = calloc(total, sizeof *prefix->entries);
-    prefix->ids = calloc(total * page_tokens, sizeof *prefix->ids);
-    prefix->buckets = malloc(buckets * sizeof *prefix->buckets);
+    size_t total = pool->total ? pool->total : 1, slots = 2;
+    while (slots < 2 * total)
+        slots *= 2;
+    prefix->slot_mask = (uint32_t)(slots - 1);
+    /* each entry lies in one line of the processor's cache, and so do the ids of a page of 16 */
+    prefix->entries = lines_take(total * sizeof *prefix->entries);
+    prefix->ids = lines_take(total * page_tokens * sizeof *prefix->ids);
+    prefix->slots = lines_take(slots * sizeof *prefix->slots);
     prefix->heap = calloc(total, sizeof *prefix->heap);
     prefix->added = calloc(total, sizeof *prefix->added);
     prefix->gone = calloc(prefix->gone_max, sizeof *prefix->gone);
     prefix->path = calloc(total, sizeof *prefix->path);
-    if (!prefix->entries || !prefix->ids || !prefix->buckets || !prefix->heap || !prefix->added ||
+    if (!prefix->entries || !prefix->ids || !prefix->slots || !prefix->heap || !prefix->added ||
         !prefix->gone || !prefix->path)
         return STATUS_MEMORY;
-    memset(prefix->buckets, 0xff, buckets * sizeof *prefix->buckets); /* POOL_PAGE_NONE */
+    slots_clear(prefix);
     for (size_t i = 0; i < total; i++)
         prefix->entries[i].heap_at = prefix->entries[i].added_at = POOL_PAGE_NONE;
     return STATUS_OK;
@@ -40,7 +59,7 @@ void prefix_finish(struct prefix *prefix)
 {
     free(prefix->entries);
     free(prefix->ids);
-    free(prefix->buckets);
+    free(prefix->slots);
     free(prefix->heap);
     free(prefix->added);
     free(prefix->gone);
@@ -61,12 +80,16 @@ static void added_remove(struct prefix *prefix, uint32_t page)
 
 static void journal_came(struct prefix *prefix, uint32_t page)
 {
+    if (prefix->lost)
+        return;
     prefix->entries[page].added_at = prefix->added_count;
     prefix->added[prefix->added_count++] = page;
 }
 
 static void journal_went(struct prefix *prefix, uint32_t page)
 {
+    if (prefix->lost)
+        return;
     if (prefix->entries[page].added_at != POOL_PAGE_NONE)
         added_remove(prefix, page); /* nobody was told that it came */
     else if (prefix->gone_count < prefix->gone_max)
@@ -82,18 +105,16 @@ static bool findable(const struct prefix_entry *entry)
 
 void prefix_changes_reset(struct prefix *prefix)
 {
-    prefix->reset = true;
+    /* what there is to say is gathered when somebody asks: until then, and for ever when nobody reads, it costs nothing */
+    prefix->reset = prefix->lost = true;
+    for (uint32_t i = 0; i < prefix->added_count; i++)
+        prefix->entries[prefix->added[i]].added_at = POOL_PAGE_NONE;
     prefix->gone_count = prefix->added_count = 0;
-    for (uint32_t i = 0; i < prefix->pool->total; i++) {
-        prefix->entries[i].added_at = POOL_PAGE_NONE;
-        if (findable(&prefix->entries[i]))
-            journal_came(prefix, i);
-    }
 }
 
 uint32_t prefix_changes_count(const struct prefix *prefix)
 {
-    return prefix->gone_count + prefix->added_count;
+    return prefix->lost ? prefix->count : prefix->gone_count + prefix->added_count;
 }
 
 bool prefix_changes_take(struct prefix *prefix, uint32_t max, uint64_t *gone_out,
@@ -102,6 +123,12 @@ bool prefix_changes_take(struct prefix *prefix, uint32_t max, uint64_t *gone_out
 {
     if (!prefix->reset && !prefix_changes_count(prefix))
         return false;
+    if (prefix->lost) {
+        prefix->lost = false;
+        for (uint32_t i = 0; i < prefix->pool->total; i++)
+            if (findable(&prefix->entries[i]))
+                journal_came(prefix, i);
+    }
     uint32_t gone = prefix->gone_count < max ? prefix->gone_count : max;
     prefix->gone_count -= gone;
     memcpy(gone_out, prefix->gone + prefix->gone_count, gone * sizeof *gone_out);
@@ -118,26 +145,38 @@ bool prefix_changes_take(struct prefix *prefix, uint32_t max, uint64_t *gone_out
     return true;
 }
 
-/* --- buckets --- */
+/* --- the table by hash --- */
 
-static uint32_t *bucket_of(const struct prefix *prefix, struct prefix_hash hash)
+static uint32_t slot_of(const struct prefix *prefix, struct prefix_hash hash)
 {
-    return &prefix->buckets[hash.low & prefix->bucket_mask];
+    return (uint32_t)hash.low & prefix->slot_mask;
 }
 
-static void bucket_add(struct prefix *prefix, uint32_t page)
+static void slot_add(struct prefix *prefix, uint32_t page)
 {
-    uint32_t *bucket = bucket_of(prefix, prefix->entries[page].hash);
-    prefix->entries[page].next = *bucket;
-    *bucket = page;
+    struct prefix_hash hash = prefix->entries[page].hash;
+    uint32_t at = slot_of(prefix, hash);
+    while (prefix->slots[at].page != POOL_PAGE_NONE)
+        at = (at + 1) & prefix->slot_mask;
+    prefix->slots[at] = (struct prefix_slot){page, (uint32_t)hash.low};
 }
 
-static void bucket_remove(struct prefix *prefix, uint32_t page)
+/* Those behind it move up, so that none stands behind an empty slot that comes after the one that it wants. */
+static void slot_remove(struct prefix *prefix, uint32_t page)
 {
-    uint32_t *at = bucket_of(prefix, prefix->entries[page].hash);
-    while (*at != page)
-        at = &prefix->entries[*at].next;
-    *at = prefix->entries[page].next;
+    struct prefix_slot *slots = prefix->slots;
+    uint32_t mask = prefix->slot_mask, at = slot_of(prefix, prefix->entries[page].hash);
+    while (slots[at].page != page)
+        at = (at + 1) & mask;
+    for (uint32_t next = (at + 1) & mask; slots[next].page != POOL_PAGE_NONE;
+         next = (next + 1) & mask) {
+        uint32_t wanted = slots[next].hash & mask;
+        if (((next - wanted) & mask) < ((next - at) & mask))
+            continue; /* it stands behind `at` by right */
+        slots[at] = slots[next];
+        at = next;
+    }
+    slots[at].page = POOL_PAGE_NONE;
 }
 
 static uint32_t *ids_of(const struct prefix *prefix, uint32_t page)
@@ -149,16 +188,19 @@ static uint32_t *ids_of(const struct prefix *prefix, uint32_t page)
 static uint32_t child_find(const struct prefix *prefix, struct prefix_hash hash, uint32_t parent,
                            const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids)
 {
-    uint32_t page = *bucket_of(prefix, hash);
-    for (; page != POOL_PAGE_NONE; page = prefix->entries[page].next) {
-        const struct prefix_entry *entry = &prefix->entries[page];
+    for (uint32_t at = slot_of(prefix, hash);; at = (at + 1) & prefix->slot_mask) {
+        struct prefix_slot slot = prefix->slots[at];
+        if (slot.page == POOL_PAGE_NONE)
+            return POOL_PAGE_NONE;
+        if (slot.hash != (uint32_t)hash.low)
+            continue;
+        const struct prefix_entry *entry = &prefix->entries[slot.page];
         if (entry->hash.low == hash.low && entry->hash.high == hash.high &&
-            prefix->pool->pages[page].parent == parent &&
-            memcmp(ids_of(prefix, page), ids, prefix->page_tokens * sizeof *ids) == 0 &&
+            prefix->pool->pages[slot.page].parent == parent &&
+            memcmp(ids_of(prefix, slot.page), ids, prefix->page_tokens * sizeof *ids) == 0 &&
             (parent != POOL_PAGE_NONE || memcmp(entry->salt, salt, PREFIX_SALT_BYTES) == 0))
-            return page;
+            return slot.page;
     }
-    return POOL_PAGE_NONE;
 }
 
 uint32_t prefix_lookup(const struct prefix *prefix, const uint8_t salt[PREFIX_SALT_BYTES],
@@ -192,9 +234,59 @@ static void entry_make(struct prefix *prefix, uint32_t owner, uint32_t page, uin
     memcpy(entry->salt, salt, PREFIX_SALT_BYTES);
     memcpy(ids_of(prefix, page), ids, prefix->page_tokens * sizeof *ids);
     pool_publish(prefix->pool, owner, page, parent);
-    bucket_add(prefix, page);
+    slot_add(prefix, page);
     journal_came(prefix, page);
     prefix->count++;
+}
+
+/* The lines of block `block`'s page, and of its ids. */
+static void block_touch(const struct prefix *prefix, const uint32_t *ids, const uint32_t *pages,
+                        uint32_t block)
+{
+    __builtin_prefetch(ids + (size_t)block * prefix->page_tokens);
+    __builtin_prefetch(&prefix->entries[pages[block]], 1);
+    __builtin_prefetch(ids_of(prefix, pages[block]), 1);
+    __builtin_prefetch(&prefix->pool->pages[pages[block]], 1);
+}
+
+/* The hashes of the cursor's next `count` blocks. */
+static void blocks_hash(const struct prefix *prefix, const struct prefix_cursor *cursor,
+                        const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids, uint32_t count,
+                        struct prefix_hash *hashes_out)
+{
+    struct prefix_hash above =
+        cursor->blocks ? prefix->entries[cursor->page].hash : prefix_hash_root(&prefix->key, salt);
+    ids += (size_t)cursor->blocks * prefix->page_tokens;
+    for (uint32_t i = 0; i < count; i++, ids += prefix->page_tokens) {
+        hashes_out[i] = above = prefix_hash_page(&prefix->key, above, ids, prefix->page_tokens);
+        __builtin_prefetch(&prefix->slots[slot_of(prefix, above)], 1);
+    }
+}
+
+/* Puts the cursor's next block in its place; false: it has none. */
+static bool block_publish(struct prefix *prefix, struct prefix_cursor *cursor, uint32_t owner,
+                          struct prefix_hash hash, const uint8_t salt[PREFIX_SALT_BYTES],
+                          const uint32_t *ids, const uint32_t *pages, uint32_t *made)
+{
+    uint32_t parent = cursor->blocks ? cursor->page : POOL_PAGE_NONE;
+    uint32_t page = pages[cursor->blocks];
+    if (prefix->pool->pages[page].indexed) { /* its own of before, or a hit */
+        if (prefix->entries[page].removed || prefix->pool->pages[page].parent != parent)
+            return false; /* what is below a page that went bad is not found again */
+    } else {
+        const uint32_t *of = ids + (size_t)cursor->blocks * prefix->page_tokens;
+        uint32_t other = child_find(prefix, hash, parent, salt, of);
+        if (other == POOL_PAGE_NONE) {
+            entry_make(prefix, owner, page, parent, hash, salt, of);
+            (*made)++;
+        } else {
+            page = other;
+        }
+    }
+    cursor->page = page;
+    cursor->serial = prefix->entries[page].serial;
+    cursor->blocks++;
+    return true;
 }
 
 uint32_t prefix_publish(struct prefix *prefix, struct prefix_cursor *cursor, uint32_t owner,
@@ -208,31 +300,34 @@ uint32_t prefix_publish(struct prefix *prefix, struct prefix_cursor *cursor, uin
     if (!cursor->blocks || last->serial != cursor->serial || last->removed)
         *cursor = (struct prefix_cursor){.page = POOL_PAGE_NONE};
     uint32_t made = 0;
-    for (; cursor->blocks < blocks; cursor->blocks++) {
-        uint32_t parent = cursor->blocks ? cursor->page : POOL_PAGE_NONE;
-        uint32_t page = pages[cursor->blocks];
-        if (prefix->pool->pages[page].indexed) { /* its own of before, or a hit */
-            if (prefix->entries[page].removed || prefix->pool->pages[page].parent != parent)
-                break; /* what is below a page that went bad is not found again */
-        } else {
-            const uint32_t *of = ids + (size_t)cursor->blocks * prefix->page_tokens;
-            struct prefix_hash above = parent == POOL_PAGE_NONE
-                                           ? prefix_hash_root(&prefix->key, salt)
-                                           : prefix->entries[parent].hash;
-            struct prefix_hash hash =
-                prefix_hash_page(&prefix->key, above, of, prefix->page_tokens);
-            uint32_t other = child_find(prefix, hash, parent, salt, of);
-            if (other == POOL_PAGE_NONE) {
-                entry_make(prefix, owner, page, parent, hash, salt, of);
-                made++;
-            } else {
-                page = other;
-            }
-        }
-        cursor->page = page;
-        cursor->serial = prefix->entries[page].serial;
+    while (cursor->blocks < blocks) {
+        struct prefix_hash hashes[AHEAD];
+        uint32_t left = blocks - cursor->blocks, count = left < AHEAD ? left : AHEAD;
+        for (uint32_t i = 0; i < count; i++)
+            block_touch(prefix, ids, pages, cursor->blocks + i);
+        blocks_hash(prefix, cursor, salt, ids, count, hashes);
+        for (uint32_t i = 0; i < count; i++)
+            if (!block_publish(prefix, cursor, owner, hashes[i], salt, ids, pages, &made))
+                return made;
     }
     return made;
+}
+
+void prefix_publish_touch(const struct prefix *prefix, const struct prefix_cursor *cursor,
+                          const uint32_t *ids, const uint32_t *pages)
+{
+    block_touch(prefix, ids, pages, cursor->blocks);
+    if (cursor->blocks) {
+        __builtin_prefetch(&prefix->entries[cursor->page]);
+        __builtin_prefetch(&prefix->pool->pages[cursor->page], 1);
+    }
+}
+
+void prefix_publish_seek(const struct prefix *prefix, const struct prefix_cursor *cursor,
+                         const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids)
+{
+    struct prefix_hash hash;
+    blocks_hash(prefix, cursor, salt, ids, 1, &hash);
 }
 
 /* --- evicting --- */
@@ -295,8 +390,12 @@ static void evict_one(struct prefix *prefix, uint32_t page)
 {
     struct prefix_entry *entry = &prefix->entries[page];
     entry->serial = 0;
+    if (prefix->pool->pages[page].parent != POOL_PAGE_NONE) { /* who goes next, most often */
+        __builtin_prefetch(&prefix->pool->pages[prefix->pool->pages[page].parent], 1);
+        __builtin_prefetch(&prefix->entries[prefix->pool->pages[page].parent], 1);
+    }
     if (!entry->removed) {
-        bucket_remove(prefix, page);
+        slot_remove(prefix, page);
         prefix->count--;
         journal_went(prefix, page);
     }
@@ -307,8 +406,14 @@ static void evict_one(struct prefix *prefix, uint32_t page)
     if (above->used < entry->used && !above->removed)
         above->used = entry->used;
     const struct pool_page *p = &prefix->pool->pages[parent];
-    if (!p->children && p->state == POOL_CACHED)
-        heap_set(prefix, parent);
+    if (p->children || p->state != POOL_CACHED)
+        return;
+    __builtin_prefetch(&prefix->slots[slot_of(prefix, above->hash)], 1);
+    if (p->parent != POOL_PAGE_NONE) {
+        __builtin_prefetch(&prefix->pool->pages[p->parent], 1);
+        __builtin_prefetch(&prefix->entries[p->parent], 1);
+    }
+    heap_set(prefix, parent);
 }
 
 void prefix_remove(struct prefix *prefix, uint32_t page)
@@ -319,7 +424,7 @@ void prefix_remove(struct prefix *prefix, uint32_t page)
         return;
     entry->removed = true;
     entry->used = 0;
-    bucket_remove(prefix, page);
+    slot_remove(prefix, page);
     prefix->count--;
     journal_went(prefix, page);
     if (entry->heap_at != POOL_PAGE_NONE)
@@ -367,7 +472,7 @@ static void rehash(struct prefix *prefix, uint32_t page)
 {
     const struct pool_page *pages = prefix->pool->pages;
     uint32_t depth = 0;
-    for (; page != POOL_PAGE_NONE && prefix->entries[page].next != page; page = pages[page].parent)
+    for (; page != POOL_PAGE_NONE && prefix->entries[page].mark != page; page = pages[page].parent)
         prefix->path[depth++] = page;
     while (depth--) {
         page = prefix->path[depth];
@@ -378,7 +483,7 @@ static void rehash(struct prefix *prefix, uint32_t page)
                                        : prefix->entries[parent].hash;
         entry->hash =
             prefix_hash_page(&prefix->key, above, ids_of(prefix, page), prefix->page_tokens);
-        entry->next = page; /* done; its place in a bucket comes after all */
+        entry->mark = page; /* done; its place in the table comes after all */
     }
 }
 
@@ -387,16 +492,16 @@ void prefix_rekey(struct prefix *prefix, const uint8_t key[PREFIX_KEY_BYTES])
     uint64_t mask = prefix->key.mask;
     prefix_key_init(key, &prefix->key);
     prefix->key.mask = mask;
-    memset(prefix->buckets, 0xff, ((size_t)prefix->bucket_mask + 1) * sizeof *prefix->buckets);
+    slots_clear(prefix);
     uint32_t total = prefix->pool->total;
     for (uint32_t i = 0; i < total; i++)
-        prefix->entries[i].next = POOL_PAGE_NONE;
+        prefix->entries[i].mark = POOL_PAGE_NONE;
     for (uint32_t i = 0; i < total; i++)
         if (prefix->entries[i].serial)
             rehash(prefix, i);
     for (uint32_t i = 0; i < total; i++)
         if (findable(&prefix->entries[i]))
-            bucket_add(prefix, i);
+            slot_add(prefix, i);
     prefix_changes_reset(prefix);
 }
 
@@ -415,10 +520,10 @@ static bool entry_consistent(const struct prefix *prefix, uint32_t page)
         return entry->heap_at == POOL_PAGE_NONE && entry->added_at == POOL_PAGE_NONE;
     if (p->state == POOL_CACHED && !p->children && !p->idle && entry->heap_at == POOL_PAGE_NONE)
         return false; /* it could never be evicted */
-    uint32_t at = *bucket_of(prefix, entry->hash);
-    while (at != page && at != POOL_PAGE_NONE)
-        at = prefix->entries[at].next;
-    return (at == page) == !entry->removed;
+    uint32_t at = slot_of(prefix, entry->hash);
+    while (prefix->slots[at].page != page && prefix->slots[at].page != POOL_PAGE_NONE)
+        at = (at + 1) & prefix->slot_mask;
+    return (prefix->slots[at].page == page) == !entry->removed;
 }
 
 bool prefix_consistent(const struct prefix *prefix)

@@ -55,11 +55,17 @@ struct prefix_entry {
     struct prefix_hash hash;
     uint64_t serial; /* of its publication: tells two lives of one page number apart; 0: no entry */
     uint64_t used;   /* when it, or what hung below it, last fell idle, on the index's own count */
-    uint32_t next;   /* in its bucket */
+    uint32_t mark;   /* scratch of prefix_rekey */
     uint32_t heap_at;  /* place in the heap; POOL_PAGE_NONE: not there */
     uint32_t added_at; /* place in the journal's list of added pages; POOL_PAGE_NONE: not there */
     bool removed;      /* its bytes proved wrong: not in a bucket */
     uint8_t salt[PREFIX_SALT_BYTES]; /* first pages */
+};
+
+struct prefix_slot { /* of the table by hash */
+    uint32_t page;   /* POOL_PAGE_NONE: empty */
+    uint32_t
+        hash; /* the lowest bits of its own: which slot it wants, and that most others are not looked at */
 };
 
 struct prefix_leaf { /* a page that may be evicted, if it is still what it was */
@@ -75,8 +81,9 @@ struct prefix {
     uint32_t count;               /* entries that can be found */
     struct prefix_entry *entries; /* [pool->total] */
     uint32_t *ids;                /* [pool->total][page_tokens] */
-    uint32_t *buckets;            /* [bucket_mask + 1], first page of each */
-    uint32_t bucket_mask;
+    struct prefix_slot *
+        slots; /* [slot_mask + 1], at most half of them taken; the next free one serves who finds his taken */
+    uint32_t slot_mask;
     struct prefix_leaf *heap; /* [pool->total], the least `used` first */
     uint32_t heap_count;
     /* the journal */
@@ -85,6 +92,7 @@ struct prefix {
     uint64_t *gone; /* [gone_max] hashes */
     uint32_t gone_count, gone_max;
     bool reset;     /* forget everything first */
+    bool lost;      /* no changes are kept: everything is said when somebody asks */
     uint32_t *path; /* [pool->total] scratch of prefix_rekey */
 };
 
@@ -111,6 +119,13 @@ struct prefix_cursor {
 uint32_t prefix_publish(struct prefix *prefix, struct prefix_cursor *cursor, uint32_t owner,
                         const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids,
                         const uint32_t *pages, uint32_t blocks);
+
+/* One more block of each of several sequences will be published soon: brings closer what that touches, so that the waits for memory
+ * of all of them overlap. First `touch` for each, then `seek` for each, then prefix_publish; each without the others is as right. */
+void prefix_publish_touch(const struct prefix *prefix, const struct prefix_cursor *cursor,
+                          const uint32_t *ids, const uint32_t *pages);
+void prefix_publish_seek(const struct prefix *prefix, const struct prefix_cursor *cursor,
+                         const uint8_t salt[PREFIX_SALT_BYTES], const uint32_t *ids);
 
 /* Evicts up to `count` pages (CACHED to FREE); returns how many: less only when no CACHED page is left. */
 uint32_t prefix_evict(struct prefix *prefix, uint32_t count);

@@ -1,0 +1,371 @@
+/* What a step costs beside computing, with 1,024 sequences that decode: everything that the loop thread does from the end of one step
+ * to the beginning of the next.
+ *
+ *     bench_sched [--json FILE] MODEL
+ *
+ * sched1024       policy alone, as a node calls it: page accounting for each sequence (one in page_tokens of them takes a page,
+ *                 cached ones being evicted), publication of the pages that became full, the batch's plan, and churn: in each step
+ *                 two answers of 512 tokens end, and two prompts of 512 tokens are looked up, admitted and published, of which
+ *                 every fourth begins like an earlier one
+ * sched1024_node  a node's own step loop with a real engine behind it (a tiny model): candidates, growth, plan, block tables and
+ *                 sampling parameters of a step, up to handing it over
+ *
+ * Times are the median step's, by the thread's processor time in short runs of steps, so that a figure does not depend on who else
+ * wants the core. Owner: the main thread. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "decode_node/decode.h"
+#include "kvtransfer/memory.h"
+#include "node/node.h"
+#include "prefill_node/prefill.h"
+#include "sched/prefix.h"
+#include "tests/bench/bench.h"
+
+enum {
+    SEQUENCES = 1024,
+    PAGE_TOKENS = 16,
+    PROMPT = 512,
+    PROMPT_PAGES = PROMPT / PAGE_TOKENS,
+    ANSWER = 512,
+    WHOLE_PAGES = (PROMPT + ANSWER + PAGE_TOKENS - 1) / PAGE_TOKENS,
+    CHURN = SEQUENCES / ANSWER, /* answers that end in a step */
+    POOL = SEQUENCES * WHOLE_PAGES + 2000,
+    STEPS = 300,
+    WARM_STEPS = 40,
+    TOLD = 1024,
+};
+static const double limit_us = 50;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_sched: %s\n", what);
+    exit(1);
+}
+
+static double thread_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return left < right ? -1 : left > right;
+}
+
+static double median(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+static uint64_t state = 42;
+static uint32_t random_u32(void)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+
+/* --- policy alone --- */
+
+struct sequence { /* what a node has in two lines of the processor's cache (node/work.h) */
+    _Alignas(64) uint64_t age;
+    uint32_t total, rows; /* known; computed */
+    uint32_t page_count;
+    uint32_t *pages, *ids; /* [WHOLE_PAGES], [PROMPT + ANSWER] */
+    struct prefix_cursor cursor;
+};
+
+struct policy {
+    struct pool pool;
+    struct prefix prefix;
+    struct batch_state batch;
+    struct batch_pace pace;
+    struct sequence sequences[SEQUENCES];
+    uint32_t pages[SEQUENCES][WHOLE_PAGES], ids[SEQUENCES][PROMPT + ANSWER];
+    uint32_t order[SEQUENCES]; /* by age */
+    struct batch_candidate candidates[SEQUENCES];
+    struct batch_share shares[SEQUENCES];
+    uint64_t age;
+};
+
+static const uint8_t salt[PREFIX_SALT_BYTES];
+static uint64_t told_gone[TOLD], told_added[TOLD];
+
+static void take(struct policy *p, struct sequence *s, uint32_t index, uint32_t count)
+{
+    uint32_t have = pool_count(&p->pool, POOL_FREE);
+    if (have < count)
+        prefix_evict(&p->prefix, count - have);
+    if (pool_take(&p->pool, count, POOL_USED, index, s->pages + s->page_count))
+        die("the pool is too small");
+    s->page_count += count;
+}
+
+/* A new prompt; every fourth begins as one that was there before. Its rows count as computed. */
+static void admit(struct policy *p, uint32_t index)
+{
+    struct sequence *s = &p->sequences[index];
+    uint32_t shared = random_u32() % 4 ? 0 : 1 + random_u32() % (PROMPT - 1);
+    for (uint32_t i = shared; i < PROMPT; i++)
+        s->ids[i] = random_u32() % 50000;
+    s->age = ++p->age;
+    s->total = s->rows = PROMPT;
+    s->page_count = prefix_lookup(&p->prefix, salt, s->ids, (PROMPT - 1) / PAGE_TOKENS, s->pages);
+    for (uint32_t i = 0; i < s->page_count; i++)
+        pool_pin(&p->pool, s->pages[i]);
+    s->cursor = (struct prefix_cursor){0};
+    take(p, s, index, preempt_pages_first(PROMPT, PAGE_TOKENS, WHOLE_PAGES, false) - s->page_count);
+}
+
+static void publish(struct policy *p, struct sequence *s, uint32_t index)
+{
+    if (s->rows / PAGE_TOKENS > s->cursor.blocks)
+        prefix_publish(&p->prefix, &s->cursor, index, salt, s->ids, s->pages,
+                       s->rows / PAGE_TOKENS);
+}
+
+static void policy_step(struct policy *p)
+{
+    static const struct batch_limits limits = {.rows_max = 2048,
+                                               .chunk_tokens = 512,
+                                               .sequences_max = SEQUENCES,
+                                               .page_tokens = PAGE_TOKENS};
+    uint32_t kept = 0, gone[SEQUENCES], gone_count = 0, full[SEQUENCES], full_count = 0;
+    for (uint32_t i = 0; i < SEQUENCES; i++) { /* the step before has ended */
+        uint32_t index = p->order[i];
+        struct sequence *s = &p->sequences[index];
+        s->rows = s->total++;
+        if (s->rows / PAGE_TOKENS > s->cursor.blocks)
+            full[full_count++] = index;
+        if (s->total < PROMPT + ANSWER)
+            p->order[kept++] = index;
+        else
+            gone[gone_count++] = index;
+    }
+    for (uint32_t i = 0; i < full_count; i++) {
+        struct sequence *s = &p->sequences[full[i]];
+        prefix_publish_touch(&p->prefix, &s->cursor, s->ids, s->pages);
+    }
+    for (uint32_t i = 0; i < full_count; i++) {
+        struct sequence *s = &p->sequences[full[i]];
+        prefix_publish_seek(&p->prefix, &s->cursor, salt, s->ids);
+    }
+    for (uint32_t i = 0; i < full_count; i++)
+        publish(p, &p->sequences[full[i]], full[i]);
+    for (uint32_t i = 0; i < gone_count; i++) {
+        struct sequence *s = &p->sequences[gone[i]];
+        pool_free(&p->pool, gone[i], s->pages, s->page_count);
+        admit(p, gone[i]);
+        p->order[kept++] = gone[i];
+    }
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        struct sequence *s = &p->sequences[p->order[i]];
+        if (s->total > s->page_count * PAGE_TOKENS)
+            take(p, s, p->order[i], 1);
+        p->candidates[i] =
+            (struct batch_candidate){.age = s->age, .index = p->order[i], .position = s->total - 1};
+    }
+    uint32_t gone_hashes, added_hashes;
+    bool reset;
+    if (prefix_changes_count(&p->prefix) >= TOLD) /* as a node tells its router */
+        prefix_changes_take(&p->prefix, TOLD, told_gone, &gone_hashes, told_added, &added_hashes,
+                            &reset);
+    if (batch_plan(&p->batch, &limits, p->candidates, SEQUENCES, p->shares) != SEQUENCES)
+        die("the plan left somebody out");
+}
+
+static void policy_run(struct bench *bench)
+{
+    static struct policy p;
+    static double us[STEPS];
+    uint8_t key[PREFIX_KEY_BYTES] = {1};
+    if (pool_init(&p.pool, POOL) || prefix_init(&p.prefix, &p.pool, PAGE_TOKENS, key))
+        die("no memory");
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        p.order[i] = i;
+        p.sequences[i].pages = p.pages[i];
+        p.sequences[i].ids = p.ids[i];
+        for (uint32_t k = PROMPT; k < PROMPT + ANSWER; k++)
+            p.ids[i][k] = random_u32() % 50000;
+        admit(&p, i);
+        /* answers in every stage, so that in each step some cross a page and some end */
+        struct sequence *s = &p.sequences[i];
+        s->total += i * ANSWER / SEQUENCES;
+        s->rows = s->total - 1;
+        while (s->total > s->page_count * PAGE_TOKENS)
+            take(&p, s, i, 1);
+        publish(&p, s, i);
+    }
+    for (int step = -WARM_STEPS; step < STEPS; step++) {
+        double begin = thread_us();
+        policy_step(&p);
+        if (step >= 0)
+            us[step] = thread_us() - begin;
+    }
+    if (!prefix_consistent(&p.prefix))
+        die("the index is not consistent");
+    bench_add(bench, &(struct bench_record){.id = "sched1024",
+                                            .value = median(us, STEPS),
+                                            .unit = "us/step",
+                                            BENCH_LIMIT("a step's bound, us", limit_us),
+                                            .lower_is_better = true});
+    prefix_finish(&p.prefix);
+    pool_finish(&p.pool);
+}
+
+/* --- a node --- */
+
+static enum status memory_make(void *context, const struct xfer_handler *handler,
+                               struct xfer **xfer_out, struct err *err)
+{
+    struct xfer_options options = {.peers_max = 4};
+    return xfer_memory_create(context, &options, handler, xfer_out, err);
+}
+
+static void nothing(void *context)
+{
+    (void)context;
+}
+
+static void refused(void *context, const struct err *err)
+{
+    (void)context;
+    die(err->message);
+}
+
+static double submit_us, submitted;
+static double hand_us;
+
+void __real_step_submit(struct node *node);
+enum status __real_engine_submit(struct engine_step *step);
+void __wrap_step_submit(struct node *node);
+enum status __wrap_engine_submit(struct engine_step *step);
+
+void __wrap_step_submit(struct node *node)
+{
+    double begin = thread_us();
+    hand_us = submitted = 0;
+    __real_step_submit(node);
+    submit_us = thread_us() - begin - hand_us;
+}
+
+/* Handing the step over is the engine's. */
+enum status __wrap_engine_submit(struct engine_step *step)
+{
+    double begin = thread_us();
+    enum status status = __real_engine_submit(step);
+    hand_us += thread_us() - begin;
+    submitted++;
+    return status;
+}
+
+static void node_run(struct bench *bench, const char *path)
+{
+    static uint32_t ids[64];
+    static double us[STEPS];
+    struct err err = ERR_INIT;
+    struct loop *loop;
+    struct rpc *rpc;
+    struct xfer_hub *hub;
+    struct metrics *metrics;
+    struct model_file *model;
+    struct engine *engine;
+    struct loop_waker waker;
+    struct node *node;
+    struct engine_options engine_options = {.threads = 1,
+                                            .compute = KERN_COMPUTE_INT8,
+                                            .kv_type = KERN_KV_F16,
+                                            .page_tokens = PAGE_TOKENS,
+                                            .kv_pages = SEQUENCES * 32,
+                                            .rows_max = 2 * SEQUENCES,
+                                            .seqs_max = SEQUENCES,
+                                            .slots_max = SEQUENCES + 64};
+    struct node_options options = {.router = {.host = "127.0.0.1", .port = 1},
+                                   .role = NODE_ROLE_MIXED,
+                                   .reserve = NODE_RESERVE_NEED,
+                                   .chunk_tokens = 512,
+                                   .steps_in_flight = 2,
+                                   .kv_host = "127.0.0.1"};
+    if (loop_create(&loop, &err) || rpc_create(loop, &rpc, &err) ||
+        xfer_hub_create(1, 2, &hub, &err) || metrics_create(&metrics, &err) ||
+        model_open(path, &model, &err) || engine_create(&engine_options, model, &engine, &err) ||
+        loop_waker_init(loop, &waker, nothing, NULL, &err))
+        die(err.message);
+    struct node_parts parts = {.loop = loop,
+                               .rpc = rpc,
+                               .options = &options,
+                               .model = model,
+                               .engine = engine,
+                               .engine_waker = &waker,
+                               .metrics = metrics,
+                               .prefill = &prefill_leg,
+                               .decode = &decode_leg,
+                               .transport = {memory_make, hub},
+                               .name = "bench",
+                               .grpc_address = "",
+                               .http_address = "",
+                               .refused = refused,
+                               .left = nothing};
+    if (node_create(&parts, &node, &err))
+        die(err.message);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
+        Baton__Node__V1__Sampling sampling = BATON__NODE__V1__SAMPLING__INIT;
+        Baton__Node__V1__Assign assign = BATON__NODE__V1__ASSIGN__INIT;
+        for (uint32_t k = 0; k < 64; k++)
+            ids[k] = random_u32() % 200;
+        id.low = i + 1;
+        assign.number = i + 1;
+        assign.attempt = &id;
+        assign.request = i + 1;
+        assign.age = i + 1;
+        assign.leg = BATON__NODE__V1__LEG__LEG_LOCAL;
+        assign.prompt = ids;
+        assign.n_prompt = 16 + i % 48; /* so that pages are crossed in every step */
+        assign.tokens_max = 400;
+        assign.sampling = &sampling;
+        node_assign(node, &assign);
+    }
+    uint32_t count = 0;
+    for (uint32_t rounds = 0; count < STEPS; rounds++) {
+        loop_round(loop, NS_PER_MS);
+        uint32_t decoding = work_count(&node->table, SM_TO(WORK_DECODING));
+        if (rounds > 100000 || (!decoding && count))
+            die("the sequences do not decode");
+        if (submitted == 1 && decoding == SEQUENCES && rounds > WARM_STEPS)
+            us[count++] = submit_us;
+        submitted = 0;
+    }
+    bench_add(bench, &(struct bench_record){.id = "sched1024_node",
+                                            .value = median(us, count),
+                                            .unit = "us/step",
+                                            BENCH_LIMIT("a step's bound, us", limit_us),
+                                            .lower_is_better = true});
+    node_destroy(node);
+    rpc_destroy(rpc);
+    xfer_hub_destroy(hub);
+    engine_destroy(engine);
+    loop_waker_finish(&waker);
+    metrics_destroy(metrics);
+    model_close(model);
+    loop_destroy(loop);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench bench;
+    if (bench_begin(&bench, &argc, argv) < 0)
+        return 2;
+    if (argc != 2) {
+        fprintf(stderr, "usage: bench_sched [--json FILE] MODEL\n");
+        return 2;
+    }
+    policy_run(&bench);
+    node_run(&bench, argv[1]);
+    return bench_end(&bench);
+}
