@@ -46,10 +46,19 @@ void kv_rate_end(struct kv_rate *rate, uint64_t now_ns, size_t bytes)
         rate->busy_ns += now_ns - rate->mark_ns;
     rate->mark_ns = now_ns;
     rate->bytes += bytes;
-    if (rate->busy_ns < rate_sample_ns)
+    uint64_t before = rate->bytes_per_s, busy_ns = rate->busy_ns + 1000;
+    uint64_t sample = (uint64_t)((double)rate->bytes * 1e9 / (double)busy_ns);
+    /* far faster than it was, over as many bytes as a sample had then: another link, so to say */
+    bool leap = before && sample > 4 * before &&
+                (double)rate->bytes * 1e9 >= (double)before * (double)rate_sample_ns;
+    if (rate->busy_ns < rate_sample_ns && !leap)
         return;
-    uint64_t sample = (uint64_t)((double)rate->bytes * 1e9 / (double)rate->busy_ns);
-    rate->bytes_per_s = rate->bytes_per_s ? (3 * rate->bytes_per_s + sample) / 4 : sample;
+    if (!before || leap)
+        rate->bytes_per_s = sample;
+    else if (sample < before / 4) /* far slower, but one stall alone is not to say so */
+        rate->bytes_per_s = (before + sample) / 2;
+    else
+        rate->bytes_per_s = (3 * before + sample) / 4;
     rate->busy_ns = rate->bytes = 0;
 }
 
