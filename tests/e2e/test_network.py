@@ -263,9 +263,7 @@ def test_10_mbit():
         timings = asked_for(s, 3)
         local = [t for t in timings if (t.prefill_node, t.decode_node) == ("decode-0", "decode-0")]
         assert len(local) > 0.5 * len(timings), timings  # all of them, on a machine that has time
-        s.world.heal()
-        back_s = s.until(s.pages_move, 15, "no pages move afterwards")
-        print(f"# {len(local)} of {len(timings)} computed by D, pages move {back_s:.1f} s after the cure")
+        print(f"# {len(local)} of {len(timings)} computed by D")
 
 
 if __name__ == "__main__":
