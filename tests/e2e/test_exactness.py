@@ -156,6 +156,21 @@ def test_int8_kv_page_16():
     check("page_16", kv_type="int8")
 
 
+def test_int8_kv_found_in_the_caches():
+    want = reference("int8", "int8")
+    with Cluster(tiny_model(), prefill=1, decode=1,
+                 node_args=["--kv-type", "int8", "--page-tokens", "16", "--prefix-cache", "true"]) as cluster:
+        assert crowded(cluster, JOBS) == want
+        found = 0
+        for i, (prompt, key) in enumerate(zip(prompts(16), want)):
+            answer = cluster.generate(prompt, 24, ignore_eos=True, **samplings(i))
+            assert answer.key() == key, i
+            assert answer.usage.cached_tokens % 16 == 0 and answer.usage.cached_tokens < len(prompt), answer.usage
+            found += answer.usage.cached_tokens
+        assert found > 0, "nothing was found in a cache"
+        assert not cluster.settled()
+
+
 def test_int8_kv_swapped_out_and_in():
     check("swapped", kv_type="int8")
 
