@@ -11,12 +11,20 @@
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/rope_turn.h"
 
-enum { RUN = 16, RUNS = ATTENTION_BLOCK / RUN };
+enum { RUN = 16, RUNS = ATTENTION_BLOCK / RUN, LINE = 64 };
 
 /* Where 16 positions of a block lie. */
 struct run {
     const int8_t *k, *v; /* first pair of positions' K and V */
     const uint16_t *k_scales, *v_scales;
+    const int8_t *
+        k_lines; /* the run's share of its block's K, to be fetched: dim / 8 times two cache lines */
+};
+
+/* Cache lines that are asked for while something else is computed: two at a time, `step` bytes on. */
+struct fetch {
+    const int8_t *at;
+    size_t step;
 };
 
 static inline uint32_t top_of(__m256i top)
@@ -98,12 +106,37 @@ static void run_find(const struct cpu_attention_tile *tile, uint32_t position, s
 {
     uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
     uint32_t token = position % tile->page_tokens;
+    /* a block of a page of up to 64 tokens is contiguous; of a longer one it is a part of each row */
+    const int8_t *k_page = (const int8_t *)tile->k + page, *lines = k_page;
+    if (tile->page_tokens <= ATTENTION_BLOCK)
+        lines += (size_t)token * tile->head_dim;
+    else
+        lines +=
+            (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK * 2 +
+            (size_t)token % ATTENTION_BLOCK / RUN * (tile->head_dim / 8) * tile->page_tokens * 2;
     *run_out = (struct run){
         .k = (const int8_t *)tile->k + page + (size_t)token * 2,
         .v = (const int8_t *)tile->v + page + (size_t)token * tile->head_dim,
         .k_scales = (const uint16_t *)(tile->k_scales + page) + token,
         .v_scales = (const uint16_t *)(tile->v_scales + page) + token,
+        .k_lines = lines,
     };
+}
+
+/* The runs of the block at `begin`; beyond `last` there is none, and the first stands in (for fetches, which may be of
+ * anything). */
+static void runs_find(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t last,
+                      struct run *runs_out)
+{
+    for (uint32_t i = 0; i < RUNS; i++)
+        if (begin + i * RUN <= last)
+            run_find(tile, begin + i * RUN, &runs_out[i]);
+        else
+            runs_out[i] = runs_out[0];
+    for (uint32_t i = 0; i < RUNS; i++) {
+        _mm_prefetch((const char *)runs_out[i].k_scales, _MM_HINT_T0);
+        _mm_prefetch((const char *)runs_out[i].v_scales, _MM_HINT_T0);
+    }
 }
 
 static inline __m256 scales_load(const uint16_t *scales)
@@ -142,12 +175,16 @@ ALWAYS_INLINE void pairs_step(int nq, int nv, const int8_t *b, const int16_t *a,
     }
 }
 
-/* The same over `rows` rows (a multiple of 4), `stride` bytes apart. */
+/* The same over `rows` rows (a multiple of 4), `stride` bytes apart, with fetches spread over them. */
 ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uint32_t rows,
-                             const int16_t *a, size_t a_stride, __m256i sum[4][2])
+                             const int16_t *a, size_t a_stride, struct fetch fetch,
+                             __m256i sum[4][2])
 {
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < rows; i += 4) {
+        _mm_prefetch((const char *)fetch.at, _MM_HINT_T0);
+        _mm_prefetch((const char *)fetch.at + LINE, _MM_HINT_T0);
+        fetch.at += fetch.step;
         pairs_step(nq, nv, b, a, a_stride, sum);
         pairs_step(nq, nv, b + stride, a + 2, a_stride, sum);
         pairs_step(nq, nv, b + 2 * stride, a + 4, a_stride, sum);
@@ -168,14 +205,17 @@ ALWAYS_INLINE void sums_clear(int nq, int nv, __m256i sum[4][2])
 
 /* score[q][j] = (float(sum) * factor[q]) * K's scale, for whole runs. */
 ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const struct run *runs,
-                          uint32_t run_count, const int16_t *query, const float *factor,
-                          float *score)
+                          const struct run *ahead, uint32_t run_count, const int16_t *query,
+                          const float *factor, float *score)
 {
     uint32_t dim = tile->head_dim;
+    bool whole = tile->page_tokens <= ATTENTION_BLOCK;
+    size_t step = whole ? 2 * LINE : (size_t)tile->page_tokens * 2;
     for (uint32_t r = 0; r < run_count; r++) {
         __m256i sum[4][2];
         sums_clear(nq, 2, sum);
-        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim, sum);
+        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim,
+                  (struct fetch){ahead[r].k_lines, step}, sum);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
             __m256 scale = scales_load(runs[r].k_scales + v * LANES);
@@ -189,41 +229,55 @@ ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const s
     }
 }
 
-/* e * V's scale as 16-bit integers, 0 from `count` on; returns their factor. */
-static float weights_make(const float *e, const struct run *runs, uint32_t run_count,
-                          uint32_t count, int16_t *weight_out)
+/* e * V's scale as 16-bit integers, 0 from `count` on; returns their factor. Both numbers are constants after inlining for
+ * whole blocks. */
+ALWAYS_INLINE float weights_of(const float *e, const struct run *runs, uint32_t run_count,
+                               uint32_t count, int16_t *weight_out)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     float product[ATTENTION_BLOCK];
     __m256i top = _mm256_setzero_si256();
-    for (uint32_t j = 0; j < run_count * RUN; j += LANES) {
-        __m256 w =
-            _mm256_mul_ps(_mm256_loadu_ps(e + j), scales_load(runs[j / RUN].v_scales + j % RUN));
-        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)j), lane);
-        w = _mm256_and_ps(w, _mm256_castsi256_ps(valid));
-        top = _mm256_max_epi32(top, magnitude(w));
-        _mm256_storeu_ps(product + j, w);
-    }
+    for (uint32_t r = 0; r < run_count; r++)
+#pragma GCC unroll 2
+        for (uint32_t j = r * RUN; j < (r + 1) * RUN; j += LANES) {
+            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(e + j),
+                                     scales_load(runs[r].v_scales + (j - r * RUN)));
+            if (count < run_count * RUN) {
+                __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)j), lane);
+                w = _mm256_and_ps(w, _mm256_castsi256_ps(valid));
+            }
+            top = _mm256_max_epi32(top, magnitude(w));
+            _mm256_storeu_ps(product + j, w);
+        }
     float inverse, factor = kv_int8_factor(top_of(top), &inverse);
-    if (inverse == 0.0f)
+    if (inverse == 0.0f) {
         memset(weight_out, 0, ATTENTION_BLOCK * sizeof *weight_out);
-    else
-        for (uint32_t j = 0; j < run_count * RUN; j += LANES)
-            _mm_storeu_si128((void *)(weight_out + j),
-                             to_int16x8(product + j, _mm256_set1_ps(inverse)));
+        return factor;
+    }
+    for (uint32_t j = 0; j < run_count * RUN; j += LANES)
+        _mm_storeu_si128((void *)(weight_out + j),
+                         to_int16x8(product + j, _mm256_set1_ps(inverse)));
     return factor;
+}
+
+static float weights_make(const float *e, const struct run *runs, uint32_t run_count,
+                          uint32_t count, int16_t *weight_out)
+{
+    if (count == ATTENTION_BLOCK)
+        return weights_of(e, runs, RUNS, ATTENTION_BLOCK, weight_out);
+    return weights_of(e, runs, run_count, count, weight_out);
 }
 
 /* out[q][lane …] = float(sum) * factor[q], nv registers of 8 dimensions. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
-                              uint32_t run_count, const int16_t *weight, const float *factor,
-                              uint32_t lane, float *out)
+                              const struct run *ahead, uint32_t run_count, const int16_t *weight,
+                              const float *factor, uint32_t lane, float *out)
 {
     __m256i sum[4][2];
     sums_clear(nq, nv, sum);
     for (uint32_t r = 0; r < run_count; r++)
         pairs_add(nq, nv, runs[r].v + (size_t)lane * 2, (size_t)dim * 2, RUN / 2, weight + r * RUN,
-                  ATTENTION_BLOCK, sum);
+                  ATTENTION_BLOCK, (struct fetch){ahead[r].v + (size_t)lane * RUN, 2 * LINE}, sum);
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 2
@@ -233,40 +287,15 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *ru
                 _mm256_mul_ps(_mm256_cvtepi32_ps(sum[q][v]), _mm256_set1_ps(factor[q])));
 }
 
-ALWAYS_INLINE void outputs(int nq, uint32_t dim, const struct run *runs, uint32_t run_count,
-                           const int16_t *weight, const float *factor, float *out)
+ALWAYS_INLINE void outputs(int nq, uint32_t dim, const struct run *runs, const struct run *ahead,
+                           uint32_t run_count, const int16_t *weight, const float *factor,
+                           float *out)
 {
     uint32_t lane = 0;
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
-        outputs_at(nq, 2, dim, runs, run_count, weight, factor, lane, out);
+        outputs_at(nq, 2, dim, runs, ahead, run_count, weight, factor, lane, out);
     if (lane < dim)
-        outputs_at(nq, 1, dim, runs, run_count, weight, factor, lane, out);
-}
-
-/* Asks for K (or V) of the block at `begin`, with the scales: see prefetch_block in attention_avx2.c. */
-static void prefetch(const struct cpu_attention_tile *tile, bool keys, uint32_t begin)
-{
-    uint32_t page_tokens = tile->page_tokens, dim = tile->head_dim;
-    const uint8_t *values = keys ? tile->k : tile->v,
-                  *scales = keys ? tile->k_scales : tile->v_scales;
-    for (uint32_t at = 0; at < ATTENTION_BLOCK && begin + at <= tile->position;) {
-        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
-        span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
-        uint64_t page = tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
-        size_t rows = 1, row_bytes = (size_t)span * dim, from = (size_t)token * dim;
-        if (keys && span < page_tokens) {
-            rows = dim / 2;
-            row_bytes = (size_t)span * 2;
-            from = (size_t)token * 2;
-        }
-        for (size_t i = 0; i < rows; i++)
-            for (size_t b = 0; b < row_bytes; b += 64)
-                _mm_prefetch((const char *)values + page + from + i * page_tokens * 2 + b,
-                             _MM_HINT_T0);
-        for (size_t b = 0; b < (size_t)span * 2; b += 64)
-            _mm_prefetch((const char *)scales + page + (size_t)token * 2 + b, _MM_HINT_T0);
-        at += span;
-    }
+        outputs_at(nq, 1, dim, runs, ahead, run_count, weight, factor, lane, out);
 }
 
 /* What a tile's rows and heads have so far, in the tile's scratch. */
@@ -280,24 +309,21 @@ struct state {
 /* nq query heads, the ones at `at`, against `count` positions of one block. */
 ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
                                 const struct state *state, size_t at, const struct run *runs,
-                                uint32_t begin, uint32_t count, bool ahead)
+                                const struct run *ahead, uint32_t begin, uint32_t count)
 {
     uint32_t dim = tile->head_dim, run_count = (count + RUN - 1) / RUN;
     int16_t weight[GROUP_CHUNK * ATTENTION_BLOCK];
     float max[GROUP_CHUNK], sum[GROUP_CHUNK], factor[GROUP_CHUNK];
-    if (ahead)
-        prefetch(tile, true, begin + ATTENTION_BLOCK);
-    scores(nq, tile, runs, run_count, state->query + at * dim, state->factor + at, state->score);
+    scores(nq, tile, runs, ahead, run_count, state->query + at * dim, state->factor + at,
+           state->score);
     for (int q = 0; q < nq; q++) {
         float *score = state->score + (size_t)q * ATTENTION_BLOCK;
         max[q] = softmax_block(score, count, 1.0f, &sum[q]);
         factor[q] =
             weights_make(score, runs, run_count, count, weight + (size_t)q * ATTENTION_BLOCK);
     }
-    if (ahead)
-        prefetch(tile, false, begin + ATTENTION_BLOCK);
     float *running = state->running + at * dim, *out = begin == 0 ? running : state->partial;
-    outputs(nq, dim, runs, run_count, weight, factor, out);
+    outputs(nq, dim, runs, ahead, run_count, weight, factor, out);
     for (int q = 0; q < nq; q++)
         merge_block(begin == 0, max[q], sum[q], state->partial + (size_t)q * dim, dim,
                     state->running_max + at + q, state->running_sum + at + q,
@@ -305,21 +331,21 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
 }
 
 static void attend_any(uint32_t nq, const struct cpu_attention_tile *tile,
-                       const struct state *state, size_t at, const struct run *runs, uint32_t begin,
-                       uint32_t count, bool ahead)
+                       const struct state *state, size_t at, const struct run *runs,
+                       const struct run *ahead, uint32_t begin, uint32_t count)
 {
     switch (nq) {
     case 1:
-        attend_block(1, tile, state, at, runs, begin, count, ahead);
+        attend_block(1, tile, state, at, runs, ahead, begin, count);
         break;
     case 2:
-        attend_block(2, tile, state, at, runs, begin, count, ahead);
+        attend_block(2, tile, state, at, runs, ahead, begin, count);
         break;
     case 3:
-        attend_block(3, tile, state, at, runs, begin, count, ahead);
+        attend_block(3, tile, state, at, runs, ahead, begin, count);
         break;
     default:
-        attend_block(4, tile, state, at, runs, begin, count, ahead);
+        attend_block(4, tile, state, at, runs, ahead, begin, count);
         break;
     }
 }
@@ -346,18 +372,21 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
                                           tile->scale, state.query + at * dim);
         }
     uint32_t last = tile->position + tile->rows - 1;
+    struct run runs[RUNS], next[RUNS];
+    runs_find(tile, 0, last, next);
     for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
-        struct run runs[RUNS] = {0};
-        for (uint32_t i = 0; i < RUNS && begin + i * RUN <= last; i++)
-            run_find(tile, begin + i * RUN, &runs[i]);
+        memcpy(runs, next, sizeof runs);
+        if (begin + ATTENTION_BLOCK <= last)
+            runs_find(tile, begin + ATTENTION_BLOCK, last, next);
         uint32_t r = begin > tile->position ? begin - tile->position : 0;
         for (; r < tile->rows; r++) {
             uint32_t count = tile->position + r + 1 - begin;
             count = count < ATTENTION_BLOCK ? count : ATTENTION_BLOCK;
             for (uint32_t g = 0; g < group; g += GROUP_CHUNK) {
                 uint32_t nq = group - g < GROUP_CHUNK ? group - g : GROUP_CHUNK;
-                attend_any(nq, tile, &state, (size_t)r * group + g, runs, begin, count,
-                           tile->rows <= PREFETCH_ROWS && r == 0 && g == 0);
+                bool few = tile->rows <= PREFETCH_ROWS && r == 0 && g == 0;
+                attend_any(nq, tile, &state, (size_t)r * group + g, runs, few ? next : runs, begin,
+                           count);
             }
         }
     }
