@@ -15,6 +15,7 @@ const struct config_key config_keys[] = {
     {"model", CONFIG_EVERYWHERE},
     {"grace_s", CONFIG_EVERYWHERE},
     {"wire_max", CONFIG_EVERYWHERE},
+    {"faults", CONFIG_EVERYWHERE},
     /* the router */
     {"node_grpc", CONFIG_ROUTER},
     {"node_grpc_file", CONFIG_ROUTER},

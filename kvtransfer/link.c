@@ -441,6 +441,9 @@ uint64_t kv_links_next_ns(const struct kv_links *links)
     }
     if (kv_links_paced(links) && links->paced_ns < next_ns)
         next_ns = links->paced_ns;
+    uint64_t xfer_ns = xfer_next_ns(links->xfer);
+    if (xfer_ns < next_ns)
+        next_ns = xfer_ns;
     if (links->ticked_ns == 0)
         return links->now_ns;
     /* deadlines are looked at in ticks: waking between two of them would only spin */

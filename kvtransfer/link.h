@@ -87,7 +87,10 @@ struct kv_counters {
     uint64_t pieces_sent, bytes_sent;         /* completed */
     uint64_t pieces_received, bytes_received; /* completed; not yet verified */
     uint64_t pieces_verified, bytes_verified;
-    uint64_t checksum_failures;
+    uint64_t checksum_failures; /* pieces that came damaged, each time */
+    uint64_t pieces_unverified; /* received, but the transfer was over before they were verified */
+    uint64_t
+        pieces_damaged;     /* own ones that were no longer what was sealed, when asked for again */
     uint64_t pieces_failed; /* operations that ended with an error */
     uint64_t parked, parked_expired, parked_refused;
     uint64_t gone_sent, gone_received;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "kvtransfer/xfer_impl.h"
 
 enum message_kind {
@@ -517,6 +518,11 @@ static bool memory_arm(struct xfer *xfer)
     return list_empty(&worker->inbox);
 }
 
+static uint64_t memory_next_ns(const struct xfer *xfer)
+{
+    return DEADLINE_NONE;
+}
+
 static enum status memory_expect(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                                  uint64_t window_ns)
 {
@@ -563,6 +569,7 @@ static const struct xfer_ops memory_ops = {
     .progress = memory_progress,
     .event_fd = memory_event_fd,
     .arm = memory_arm,
+    .next_ns = memory_next_ns,
     .expect = memory_expect,
     .expect_tick = memory_expect_tick,
     .peer_open = memory_peer_open,

@@ -345,6 +345,7 @@ static void receive_done(struct xfer_op *base, enum status status)
     else
         counters->pieces_received++, counters->bytes_received += bytes;
     if (!is_live(t)) {
+        counters->pieces_unverified += status == STATUS_OK;
         due_mark(sink, t); /* it waits for this to be released */
         return;
     }
@@ -612,8 +613,10 @@ enum status kv_sink_piece_verified(struct kv_sink *sink, uint64_t transfer, stru
                                    bool ok)
 {
     struct sink_transfer *t = transfer_named(sink, transfer);
-    if (!t || !kv_layout_has(&t->layout, piece))
+    if (!t || !kv_layout_has(&t->layout, piece)) {
+        sink->links->counters.pieces_unverified++;
         return STATUS_NOT_FOUND;
+    }
     uint32_t index = kv_layout_index(&t->layout, piece);
     if (t->pieces[index] != PIECE_RECEIVED)
         return STATUS_NOT_FOUND;

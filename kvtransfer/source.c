@@ -276,7 +276,21 @@ static void piece_done(struct xfer_op *base, enum status status)
     first_send(source, t);
 }
 
-/* OK: one was posted. AGAIN: nothing to send. FULL: a slot or staging buffer is missing; CLOSED. */
+/* D asked again for a piece that had left. */
+static bool piece_sound(struct kv_source *source, struct source_transfer *t, uint32_t index)
+{
+    const struct source_piece *piece = &t->pieces[index];
+    if (!bit_get(t->sent, index) || kv_checksum(piece->data, piece->bytes) == piece->checksum)
+        return true;
+    source->links->counters.pieces_damaged++;
+    if (source->events.damaged)
+        source->events.damaged(source->events.context, t->user, kv_layout_piece(&t->layout, index));
+    gone_send(source, t->link, &t->key, KV_GONE_CHECKSUM);
+    transfer_end(source, t, STATUS_CHECKSUM, true);
+    return false;
+}
+
+/* OK: one was posted. AGAIN: nothing to send. FULL: a slot or staging buffer is missing; CLOSED; CHECKSUM: it has ended. */
 static enum status piece_send(struct kv_source *source, struct source_transfer *t)
 {
     struct kv_links *links = source->links;
@@ -286,6 +300,8 @@ static enum status piece_send(struct kv_source *source, struct source_transfer *
         return STATUS_AGAIN;
     if (list_empty(&source->ops_free))
         return STATUS_FULL;
+    if (!piece_sound(source, t, index))
+        return STATUS_CHECKSUM;
     const struct source_piece *ready = &t->pieces[index];
     struct kv_piece piece = kv_layout_piece(&t->layout, index);
     const void *payload = ready->data;

@@ -12,7 +12,8 @@
  * PULL, completed piece or renewal; DRAINING the transport's callbacks (4 s of stall force the endpoint, see link.h).
  *
  * A piece is sent when it is ready and asked for and not in flight; up to the link's window at once, the transfers of a
- * peer in turn. Asking again sends again. FIRST follows when nothing asked for is unsent, and again after each later PULL.
+ * peer in turn. Asking again sends again, but first looks whether the bytes are still what was sealed: if they are not, no
+ * sending helps, and the transfer ends with GONE{CHECKSUM}. FIRST follows when nothing asked for is unsent, and again after each later PULL.
  *
  *     PULL's assignment > the highest seen     parked, 1 s at most, then GONE
  *                       <= and not live        GONE at once
@@ -50,11 +51,13 @@ struct kv_source_options {
 struct kv_source_events {
     void *context;
     /* The transfer ended by itself: OK (D has everything), CANCELLED (D gave up), TIMEOUT (lease), CLOSED (link),
-     * IO (sending fails again and again).
+     * IO (sending fails again and again), CHECKSUM (its own bytes are not what was sealed).
      * `released` follows. Not called after kv_source_end. */
     void (*ended)(void *context, void *user, enum status status);
     /* Nothing is outstanding: the pages may be freed. Exactly once per opened transfer. */
     void (*released)(void *context, void *user);
+    /* This piece is not what was sealed: its memory must not serve anybody. `ended` with CHECKSUM follows. May be NULL. */
+    void (*damaged)(void *context, void *user, struct kv_piece piece);
     /* Both NULL, or for pieces that lie in memory the transport cannot read: `stage` gives bytes to send, or NULL when no
      * staging buffer is free (asked again later); `unstage` when the operation ended. */
     const void *(*stage)(void *context, void *user, struct kv_piece piece, const void *data,

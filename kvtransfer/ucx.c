@@ -458,6 +458,11 @@ static bool ucx_arm(struct xfer *xfer)
     return ucp_worker_arm(ucx->worker) != UCS_ERR_BUSY;
 }
 
+static uint64_t ucx_next_ns(const struct xfer *xfer)
+{
+    return DEADLINE_NONE;
+}
+
 static enum status ucx_expect(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                               uint64_t window_ns)
 {
@@ -530,6 +535,7 @@ static const struct xfer_ops ucx_ops = {
     .progress = ucx_progress,
     .event_fd = ucx_event_fd,
     .arm = ucx_arm,
+    .next_ns = ucx_next_ns,
     .expect = ucx_expect,
     .expect_tick = ucx_expect_tick,
     .peer_open = ucx_peer_open,

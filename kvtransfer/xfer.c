@@ -42,6 +42,11 @@ bool xfer_arm(struct xfer *xfer)
     return xfer->ops->arm(xfer);
 }
 
+uint64_t xfer_next_ns(const struct xfer *xfer)
+{
+    return xfer->ops->next_ns(xfer);
+}
+
 enum status xfer_expect(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                         uint64_t window_ns)
 {

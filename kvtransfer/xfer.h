@@ -110,6 +110,8 @@ unsigned xfer_progress(struct xfer *xfer);
 int xfer_event_fd(const struct xfer *xfer);
 /* To be called before the thread sleeps, after a progress of 0. False: something is there already, go round again. */
 bool xfer_arm(struct xfer *xfer);
+/* When progress must come again though nothing arrives, on the clock; DEADLINE_NONE: never. */
+uint64_t xfer_next_ns(const struct xfer *xfer);
 /* With options.filter: lets `address` connect for the next `window_ns`, and nobody else. Loopback means any process here. */
 enum status xfer_expect(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                         uint64_t window_ns);

@@ -13,6 +13,7 @@ struct xfer_ops {
     unsigned (*progress)(struct xfer *xfer);
     int (*event_fd)(const struct xfer *xfer);
     bool (*arm)(struct xfer *xfer);
+    uint64_t (*next_ns)(const struct xfer *xfer);
     enum status (*expect)(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                           uint64_t window_ns);
     void (*expect_tick)(struct xfer *xfer, uint64_t now_ns);

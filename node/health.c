@@ -31,7 +31,7 @@ struct mirror {
     struct metric *metric;
     uint64_t seen;
 };
-enum { COUNTERS = 12 };
+enum { COUNTERS = 14 };
 
 struct health {
     struct loop *loop;
@@ -142,6 +142,10 @@ static const struct {
     }
     ROW("baton_kv_checksum_failures_total", checksum_failures,
         "Pieces received and pages at rest whose bytes were not what was sealed"),
+    ROW("baton_kv_pieces_unverified_total", pieces_unverified,
+        "Pieces received for a transfer that was over before anybody looked at them"),
+    ROW("baton_kv_pieces_damaged_total", pieces_damaged,
+        "Own pieces that were no longer what was sealed when they were asked for again"),
     ROW("baton_kv_sent_bytes_total", bytes_sent, "KV bytes sent to other nodes"),
     ROW("baton_kv_received_bytes_total", bytes_received, "KV bytes received from other nodes"),
     ROW("baton_kv_verified_bytes_total", bytes_verified, "KV bytes received and verified"),

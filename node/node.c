@@ -421,6 +421,7 @@ enum status node_create(const struct node_parts *parts, struct node **node_out, 
     node->engine = parts->engine;
     node->info = engine_info(parts->engine);
     node->metrics = parts->metrics;
+    node->faults = parts->faults;
     node->role = (enum node_role)parts->options->role;
     node->legs[WORK_LEG_PREFILL] = parts->prefill;
     node->legs[WORK_LEG_DECODE] = parts->decode;

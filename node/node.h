@@ -20,6 +20,7 @@
 #ifndef BATON_NODE_NODE_H
 #define BATON_NODE_NODE_H
 
+#include "base/faults.h"
 #include "base/loop.h"
 #include "base/metrics.h"
 #include "engine/engine.h"
@@ -93,6 +94,7 @@ struct node {
     enum node_role role;
 
     struct metrics *metrics;
+    struct faults *faults; /* NULL but in tests of test builds */
     struct node_metrics counted;
     uint64_t router_incarnation, assignment_seen;
     uint64_t stale_frames; /* those of the stream; KV frames are counted by the links */
@@ -123,6 +125,7 @@ struct node_parts {
     struct loop_waker *
         engine_waker; /* woken by compute threads: lives until engine_destroy; its callback need do nothing */
     struct metrics *metrics;
+    struct faults *faults;                   /* NULL: nothing goes wrong on purpose */
     const struct node_leg *prefill, *decode; /* NULL: such legs are refused */
     struct node_transport transport;
     const char *name, *grpc_address, *http_address; /* in use, for the registration */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/faults.h"
 #include "base/wire_version.h"
 #include "kvtransfer/xfer.h"
 
@@ -265,6 +266,13 @@ static struct config_option table[] = {
      .help =
          "newest version of messages and KV frames to speak, while older programs are about; 0: "
          "all that it can"},
+    {.key = "faults",
+     .type = CONFIG_STRING,
+     FIELD(faults),
+     .argument = "SCHEDULE",
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help = "what goes wrong on purpose, for tests: \"seed=7 frame.drop=0.01 piece.flip=0.01 "
+             "max=1000\""},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),
@@ -295,6 +303,8 @@ const struct config_schema *node_options_schema(const char *program, const char 
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (!strcmp(table[i].key, "role"))
             table[i].initial = node_role_text(role);
+        else if (!strcmp(table[i].key, "faults"))
+            table[i].unbuilt = !faults_built();
     snprintf(
         example, sizeof example,
         "  %s --model model.gguf --router 10.0.0.1:7071 --kv-interface eth0 --kv-host 10.0.0.2\n",

@@ -26,6 +26,7 @@ struct node_options {
     uint64_t kv_memory; /* bytes; counts when kv_pages is 0 */
     int64_t chunk_tokens, batch_tokens, sequences_max, steps_in_flight;
     const char *kv_interface, *kv_ports, *kv_host;
+    const char *faults; /* NULL; test builds: base/faults.h */
     bool kv_filter;
     bool prefix_cache;
     uint64_t kv_rate_max; /* bytes/s; 0: no limit */

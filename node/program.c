@@ -9,8 +9,10 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "kvtransfer/xfer_fault.h"
 #include "node/health.h"
 #include "proto/address.h"
+#include "proto/rpc/rpc_fault.h"
 
 struct program {
     const struct node_program *of;
@@ -18,6 +20,7 @@ struct program {
     struct loop *loop;
     struct rpc *rpc;
     struct metrics *metrics;
+    struct faults *faults; /* NULL but in tests of test builds */
     struct health *health;
     struct node *node;
     char name[256];
@@ -85,6 +88,18 @@ static enum status ucx_make(void *context, const struct xfer_handler *handler,
     return xfer_ucx_create(&options, handler, xfer_out, err);
 }
 
+/* With faults (test builds) between the node and the network. */
+static enum status transport_make(void *context, const struct xfer_handler *handler,
+                                  struct xfer **xfer_out, struct err *err)
+{
+    struct program *program = context;
+    const struct xfer_fault_options options = {.peers_max = 2 * PEERS_MAX};
+    if (!program->faults)
+        return ucx_make(&program->options, handler, xfer_out, err);
+    return xfer_fault_create(program->faults, &options, ucx_make, &program->options, handler,
+                             xfer_out, err);
+}
+
 static void refused(void *context, const struct err *err)
 {
     struct program *program = context;
@@ -112,7 +127,8 @@ static enum status node_begin(struct program *program, struct err *err)
         .metrics = program->metrics,
         .prefill = program->of->prefill,
         .decode = program->of->decode,
-        .transport = {.make = ucx_make, .context = &program->options},
+        .transport = {.make = transport_make, .context = program},
+        .faults = program->faults,
         .name = program->name,
         .grpc_address = health_grpc_address(program->health),
         .http_address = health_http_address(program->health),
@@ -184,6 +200,20 @@ static void engine_woken(void *context)
     (void)context; /* the node looks at its engine in every round */
 }
 
+/* Test builds only. */
+static enum status faults_start(struct program *program, struct err *err)
+{
+    enum status status = faults_create(program->options.faults, &program->faults, err);
+    if (!status)
+        status =
+            rpc_fault_start(program->rpc, "/baton.node.v1.Registry/Connect", program->faults, err);
+    if (status)
+        return status;
+    faults_declare(program->faults, program->metrics);
+    log_warn("faults are injected: %s", program->options.faults);
+    return STATUS_OK;
+}
+
 static enum status start(struct program *program, struct err *err)
 {
     static const int numbers[] = {SIGTERM, SIGINT, 0};
@@ -200,6 +230,8 @@ static enum status start(struct program *program, struct err *err)
         status = rpc_create(program->loop, &program->rpc, err);
     if (!status)
         status = metrics_create(&program->metrics, err);
+    if (!status && program->options.faults)
+        status = faults_start(program, err);
     if (!status)
         status = health_create(program->loop, program->rpc, program->metrics, &program->options,
                                &program->health, err);
@@ -241,6 +273,7 @@ static void finish(struct program *program)
         loop_signals_stop(&program->signals);
     }
     loop_destroy(program->loop);
+    faults_destroy(program->faults);
 }
 
 int node_program_run(const struct node_program *of, int argc, char **argv)

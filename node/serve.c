@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "node/node.h"
+#include "node/rest_fault.h"
 
 static void piece_ready(struct node *node, struct work *work, uint32_t block, uint32_t run)
 {
@@ -15,6 +16,9 @@ static void piece_ready(struct node *node, struct work *work, uint32_t block, ui
     bool sealed = engine_piece_sum(node->engine, work->pages[block], run, &ready.checksum);
     assert(sealed);
     (void)sealed;
+    if (work->rows_submitted >= work_total(work) && work->steps_outstanding <= 1 &&
+        !pool_indexed(&node->pool, work->pages[block]))
+        rest_fault(node, (void *)ready.data, ready.bytes); /* nothing computes on it any more */
     enum status status = kv_source_piece_ready(node->source, work->serve.name, &ready);
     if (status == STATUS_NOT_FOUND)
         return; /* the transfer has just ended by itself; its event comes */
@@ -35,6 +39,18 @@ static void source_ended(void *context, void *user, enum status status)
     node_work_end(node, work, status);
 }
 
+/* Not what was sealed any more: a shared page is looked at, and goes; an own one will never be shared. */
+static void source_damaged(void *context, void *user, struct kv_piece piece)
+{
+    struct node *node = context;
+    uint32_t page = ((struct work *)user)->pages[piece.block];
+    node->cache.pages[page].mirrored &= ~(UINT64_C(1) << piece.run);
+    if (pool_indexed(&node->pool, page))
+        cache_check_page(node, page);
+    else
+        engine_pages_unseal(node->engine, &page, 1);
+}
+
 static void source_released(void *context, void *user)
 {
     (void)context;
@@ -47,7 +63,10 @@ enum status serve_create(struct node *node, struct err *err)
                                         .pieces_max =
                                             node->table.pages_max * node->info->run_count};
     struct kv_source_events events = {
-        .context = node, .ended = source_ended, .released = source_released};
+        .context = node,
+        .ended = source_ended,
+        .released = source_released,
+        .damaged = source_damaged};
     return kv_source_create(node->links, &options, &events, &node->source, err);
 }
 

@@ -1,12 +1,15 @@
 /* See options.h. */
 #include "router/options.h"
 
+#include <string.h>
+
+#include "base/faults.h"
 #include "base/wire_version.h"
 
 #define FIELD(member) CONFIG_FIELD(struct router_options, member)
 enum { SECONDS = 1000000000 };
 
-static const struct config_option table[] = {
+static struct config_option table[] = {
     {.key = "model",
      .type = CONFIG_STRING,
      FIELD(model),
@@ -163,6 +166,11 @@ static const struct config_option table[] = {
      .sections = CONFIG_ROUTER,
      .help = "the key of the hashes that caches are searched by, 32 hexadecimal digits or a file "
              "with them, for caches that outlive this router (default: one is drawn)"},
+    {.key = "faults",
+     .type = CONFIG_STRING,
+     FIELD(faults),
+     .argument = "SCHEDULE",
+     .help = "what goes wrong on purpose, for tests: \"seed=7 message.delay=0.01 max=1000\""},
     {.key = "grace_s",
      .type = CONFIG_DURATION,
      FIELD(grace_ns),
@@ -190,6 +198,9 @@ const struct config_schema *router_options_schema(const char *version)
                    "  baton-prefill --model model.gguf --router 127.0.0.1:7071\n"
                    "  baton-decode --model model.gguf --router 127.0.0.1:7071\n",
     };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (!strcmp(table[i].key, "faults"))
+            table[i].unbuilt = !faults_built();
     schema.version = version;
     return &schema;
 }

@@ -13,6 +13,7 @@ struct router_options {
     int log_level, prefix_fetch; /* the second: enum placement_fetch */
     int hand_off;                /* enum router_hand_off */
     const char *cache_key;
+    const char *faults; /* NULL; test builds: base/faults.h */
     int64_t requests_max, queue_max, prompt_tokens_max, replays_max, wire_max;
     int64_t local_prefill_tokens, cache_index_entries;
     uint64_t message_bytes_max;

@@ -13,6 +13,7 @@
 #include "proto/rpc/health.h"
 #include "proto/rpc/reflection.h"
 #include "router/cache_key.h"
+#include "proto/rpc/rpc_fault.h"
 #include "router/cluster.h"
 #include "router/generate.h"
 #include "router/node_streams.h"
@@ -27,6 +28,7 @@ struct program {
     struct loop *loop;
     struct rpc *rpc;
     struct metrics *metrics;
+    struct faults *faults; /* NULL but in tests of test builds */
     struct model_file *model;
     struct router_stats stats;
     struct core core;
@@ -261,6 +263,20 @@ static enum status core_create(struct program *program, struct err *err)
         o->prompt_tokens_max ? (uint32_t)o->prompt_tokens_max : config->context_tokens, err);
 }
 
+/* Test builds only. */
+static enum status faults_start(struct program *program, struct err *err)
+{
+    enum status status = faults_create(program->options.faults, &program->faults, err);
+    if (!status)
+        status =
+            rpc_fault_start(program->rpc, "/baton.node.v1.Registry/Connect", program->faults, err);
+    if (status)
+        return status;
+    faults_declare(program->faults, program->metrics);
+    log_warn("faults are injected: %s", program->options.faults);
+    return STATUS_OK;
+}
+
 static enum status start(struct program *program, struct err *err)
 {
     static const int numbers[] = {SIGTERM, SIGINT, 0};
@@ -277,6 +293,8 @@ static enum status start(struct program *program, struct err *err)
         status = metrics_create(&program->metrics, err);
     if (!status)
         status = router_stats_init(&program->stats, program->metrics, err);
+    if (!status && program->options.faults)
+        status = faults_start(program, err);
     if (!status)
         status = core_create(program, err);
     if (!status)
@@ -313,6 +331,7 @@ static void finish(struct program *program)
         loop_signals_stop(&program->signals);
     }
     loop_destroy(program->loop);
+    faults_destroy(program->faults);
     model_close(program->model);
 }
 

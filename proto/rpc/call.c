@@ -122,6 +122,8 @@ static void call_settle(struct rpc_call *call)
     }
     struct rpc_end end;
     end_describe(call, &end);
+    if (call->tapped)
+        call->rpc->tap->closed(call->rpc->tap, call);
     if (call->handler->on_closed)
         call->handler->on_closed(call->context, call, &end);
     struct rpc_server *server = call->server;
@@ -180,6 +182,25 @@ static void write_done(void *context, bool ok)
 
 /* --- reading --- */
 
+void rpc_call_deliver(struct rpc_call *call, const uint8_t *data, size_t bytes)
+{
+    if (call_live(call))
+        call->handler->on_message(call->context, call, data, bytes);
+}
+
+static void message_pass(struct rpc_call *call, const uint8_t *data, size_t bytes)
+{
+    if (call->tapped)
+        call->rpc->tap->message(call->rpc->tap, call, data, bytes);
+    else
+        call->handler->on_message(call->context, call, data, bytes);
+}
+
+static bool tap_wants(const struct rpc *rpc, const char *path)
+{
+    return rpc->tap && rpc->tap->wants(rpc->tap, path);
+}
+
 static void message_deliver(struct rpc_call *call)
 {
     grpc_byte_buffer *buffer = call->received;
@@ -201,15 +222,14 @@ static void message_deliver(struct rpc_call *call)
         return;
     }
     if (slices->count == 1) {
-        call->handler->on_message(call->context, call, GRPC_SLICE_START_PTR(slices->slices[0]),
-                                  GRPC_SLICE_LENGTH(slices->slices[0]));
+        message_pass(call, GRPC_SLICE_START_PTR(slices->slices[0]),
+                     GRPC_SLICE_LENGTH(slices->slices[0]));
     } else {
         grpc_byte_buffer_reader reader;
         grpc_byte_buffer_reader_init(&reader, buffer);
         grpc_slice joined = grpc_byte_buffer_reader_readall(&reader);
         grpc_byte_buffer_reader_destroy(&reader);
-        call->handler->on_message(call->context, call, GRPC_SLICE_START_PTR(joined),
-                                  GRPC_SLICE_LENGTH(joined));
+        message_pass(call, GRPC_SLICE_START_PTR(joined), GRPC_SLICE_LENGTH(joined));
         grpc_slice_unref(joined);
     }
     grpc_byte_buffer_destroy(buffer);
@@ -586,6 +606,7 @@ void rpc_call_begin(struct rpc_call *call, const struct rpc_handler *handler, vo
 {
     call->handler = handler;
     call->context = context;
+    call->tapped = tap_wants(call->rpc, call->path);
     grpc_op end = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                    .data.recv_close_on_server.cancelled = &call->cancelled};
     batch_post(call, &end, 1, &call->end_tag);
@@ -684,6 +705,7 @@ struct rpc_call *rpc_channel_call(struct rpc_channel *channel, const struct rpc_
         return NULL;
     }
     call->channel = channel;
+    call->tapped = tap_wants(channel->rpc, options->path);
     call->open_tag = (struct rpc_tag){.done = open_done, .context = call};
     list_push_back(&channel->calls, &call->link);
     gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);

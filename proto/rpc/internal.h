@@ -29,8 +29,18 @@ struct rpc_tag {
     atomic_bool out;
 };
 
+/* Stands between a call's messages and its handler: passes them on (rpc_call_deliver), later, or not at all. Only test builds
+ * have one (rpc_fault.h). */
+struct rpc_tap {
+    bool (*wants)(struct rpc_tap *tap, const char *path);
+    void (*message)(struct rpc_tap *tap, struct rpc_call *call, const uint8_t *data, size_t bytes);
+    void (*closed)(struct rpc_tap *tap, struct rpc_call *call); /* the call is about to go */
+    void (*destroy)(struct rpc_tap *tap);
+};
+
 struct rpc {
     struct loop *loop;
+    struct rpc_tap *tap; /* NULL: every message goes straight to its handler */
     grpc_completion_queue *queue;
     pthread_t thread;
     _Atomic(struct rpc_tag *) stack; /* pushed by the RPC thread, taken whole by the loop */
@@ -65,6 +75,7 @@ struct rpc_call {
     bool sending;        /* a message is in flight */
     bool reading;        /* a read is in flight */
     bool got_message;    /* at least one arrived */
+    bool tapped;         /* its messages go through rpc->tap */
     bool peer_done;      /* no more messages will come */
     bool close_wanted;   /* finish or half-close waits for the message in flight */
     bool close_sent;     /* status (server) or half-close (client) is posted */
@@ -89,6 +100,9 @@ struct rpc_call {
     uint64_t accepted_ns, deadline_ns;
     char *path, *peer;
 };
+
+/* Hands a message to the handler, unless nothing but the end may be told any more. From the loop only. */
+void rpc_call_deliver(struct rpc_call *call, const uint8_t *data, size_t bytes);
 
 /* Server: takes over what the request slot received. */
 struct rpc_call *rpc_call_accept(struct rpc_server *server, grpc_call *call,

@@ -193,6 +193,8 @@ void rpc_destroy(struct rpc *rpc)
     loop_hook_remove(&rpc->prepare_hook);
     loop_waker_finish(&rpc->waker);
     grpc_shutdown_blocking();
+    if (rpc->tap)
+        rpc->tap->destroy(rpc->tap);
     free(rpc);
 }
 

@@ -91,6 +91,13 @@ static void on_give_ended(void *context, void *user, enum status status)
         abort(); /* ended comes first */
 }
 
+static void on_damaged(void *context, void *user, struct kv_piece piece)
+{
+    (void)context;
+    (void)piece;
+    ((struct rig_give *)user)->damaged++;
+}
+
 static void on_give_released(void *context, void *user)
 {
     (void)context;
@@ -110,6 +117,24 @@ static void *on_piece_memory(void *context, void *user, struct kv_piece piece, s
     return take->memory + rig_piece_index(&take->shape, piece) * take->piece_bytes;
 }
 
+static void on_flipped(void *context, void *memory)
+{
+    struct rig_node *node = context;
+    if (node->flipped_count == sizeof node->flipped / sizeof node->flipped[0])
+        abort();
+    node->flipped[node->flipped_count++] = memory;
+}
+
+static bool flip_forget(struct rig_node *node, const void *memory)
+{
+    for (unsigned i = 0; i < node->flipped_count; i++)
+        if (node->flipped[i] == memory) {
+            node->flipped[i] = node->flipped[--node->flipped_count];
+            return true;
+        }
+    return false;
+}
+
 static void on_piece_received(void *context, void *user, uint64_t transfer, struct kv_piece piece,
                               void *memory, size_t bytes, uint64_t checksum)
 {
@@ -124,6 +149,18 @@ static void on_piece_received(void *context, void *user, uint64_t transfer, stru
         return;
     bool ok = kv_checksum(memory, bytes) == checksum;
     take->mismatches += !ok;
+    bool hit = flip_forget(node, memory);
+    if (node->faults) { /* what the bytes really are, whatever the checksum says */
+        uint8_t *truth = malloc(bytes);
+        rig_fill(take->key.transfer.low, rig_piece_index(&take->shape, piece) * bytes, truth,
+                 bytes);
+        bool wrong = memcmp(truth, memory, bytes) != 0;
+        free(truth);
+        if (wrong == ok) /* served wrong, or refused right */
+            abort();
+        node->hit_in_flight += wrong && hit;
+        node->hit_at_rest += wrong && !hit;
+    }
     kv_sink_piece_verified(node->sink, transfer, piece, ok);
 }
 
@@ -143,14 +180,34 @@ static void on_take_ended(void *context, void *user, const struct kv_sink_result
 /* A complete take keeps its bytes for rig_take_equal; any other is poisoned. */
 static void on_take_released(void *context, void *user)
 {
-    (void)context;
+    struct rig_node *node = context;
     struct rig_take *take = user;
+    for (uint32_t i = 0; i < take->piece_count; i++)
+        node->hit_too_late += flip_forget(node, take->memory + i * take->piece_bytes);
     take->released++;
     if (take->memory && !(take->ended && take->status == STATUS_OK))
         memset(take->memory, POISON, take->piece_count * take->piece_bytes);
 }
 
 /* --- node --- */
+
+struct rig_transport {
+    struct xfer_hub *hub;
+    const struct xfer_options *ucx;
+};
+
+static enum status transport_make(void *context, const struct xfer_handler *handler,
+                                  struct xfer **xfer_out, struct err *err)
+{
+    const struct rig_transport *of = context;
+    return of->hub ? xfer_memory_create(of->hub, NULL, handler, xfer_out, err)
+                   : xfer_ucx_create(of->ucx, handler, xfer_out, err);
+}
+
+static uint64_t rig_now(void *context)
+{
+    return ((struct rig_node *)context)->now_ns;
+}
 
 void rig_node_start(struct rig_node *node, struct xfer_hub *hub, const struct xfer_options *ucx,
                     const struct rig_options *options, uint64_t incarnation)
@@ -162,14 +219,21 @@ void rig_node_start(struct rig_node *node, struct xfer_hub *hub, const struct xf
     *node = (struct rig_node){.incarnation = incarnation,
                               .wire = options->wire ? options->wire : WIRE_NEWEST};
     const struct kv_links_events links_events = {node, on_link_changed};
-    const struct kv_source_events source_events = {
-        .context = node, .ended = on_give_ended, .released = on_give_released};
+    const struct kv_source_events source_events = {.context = node,
+                                                   .ended = on_give_ended,
+                                                   .released = on_give_released,
+                                                   .damaged = on_damaged};
     const struct kv_sink_events sink_events = {node, on_piece_memory, on_piece_received,
                                                on_take_ended, on_take_released};
     must(kv_links_create(&options->links, &links_events, incarnation, &node->links, &err), &err);
     struct xfer_handler handler = kv_links_handler(node->links);
-    must(hub ? xfer_memory_create(hub, NULL, &handler, &node->xfer, &err)
-             : xfer_ucx_create(ucx, &handler, &node->xfer, &err),
+    struct rig_transport transport = {hub, ucx};
+    const struct xfer_fault_options fault_options = {
+        .now_ns = rig_now, .flipped = on_flipped, .context = node};
+    node->faults = options->faults;
+    must(options->faults ? xfer_fault_create(options->faults, &fault_options, transport_make,
+                                             &transport, &handler, &node->xfer, &err)
+                         : transport_make(&transport, &handler, &node->xfer, &err),
          &err);
     kv_links_start(node->links, node->xfer);
     kv_links_set_router(node->links, RIG_ROUTER);

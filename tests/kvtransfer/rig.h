@@ -8,6 +8,7 @@
 
 #include "kvtransfer/memory.h"
 #include "kvtransfer/sink.h"
+#include "kvtransfer/xfer_fault.h"
 
 struct rig_node {
     uint64_t incarnation, now_ns, late_ns;
@@ -17,13 +18,19 @@ struct rig_node {
     struct kv_sink *sink;
     struct xfer *xfer;
     unsigned changes[KV_LINK_STATE_COUNT]; /* link_changed, by state */
+    struct faults *faults;                 /* NULL: none; the caller's */
+    void *flipped[256];                    /* bytes that a fault hit and nobody has verified yet */
+    unsigned flipped_count;
+    uint64_t hit_in_flight, hit_at_rest; /* pieces verified whose bytes were wrong, and by what */
+    uint64_t hit_too_late;               /* of transfers that were over: nobody looks at them */
 };
 
 struct rig_options {
     struct kv_links_options links;
     struct kv_source_options source;
     struct kv_sink_options sink;
-    uint32_t wire; /* 0: the newest */
+    uint32_t wire;         /* 0: the newest */
+    struct faults *faults; /* what goes wrong at this node; NULL: nothing */
 };
 
 /* Over `hub`, or over UCX with `ucx` (one of them NULL). Aborts on failure. */
@@ -50,7 +57,7 @@ struct rig_give {
     uint8_t *data;
     uint64_t transfer;
     enum status opened;
-    unsigned ended, released;
+    unsigned ended, released, damaged;
     enum status status;
 };
 /* Opens; opened says how that went. */

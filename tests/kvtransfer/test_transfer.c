@@ -331,12 +331,45 @@ TEST(transfer, a_mismatch_is_counted_asked_again_and_never_served)
     CHECK_INT(take.ended, 1);
     CHECK_INT(take.status, STATUS_CHECKSUM);
     CHECK_INT(take.pieces_missing, 1);
-    CHECK_INT(take.mismatches, 5); /* the first and 4 repetitions */
-    CHECK_INT(kv_links_counters(d.links)->checksum_failures, 5);
+    CHECK_INT(take.mismatches, 1); /* asked again, P looks, and sees that no sending helps */
+    CHECK_INT(kv_links_counters(d.links)->checksum_failures, 1);
+    CHECK_INT(kv_links_counters(p.links)->pieces_damaged, 1);
+    CHECK_INT(give.damaged, 1);
+    CHECK_INT(give.status, STATUS_CHECKSUM);
     CHECK_INT(take.released, 1);
     pair_turns(5);
     CHECK_INT(give.released, 1);
     pair_check_at_rest();
+    rig_give_finish(&give);
+    rig_take_finish(&take);
+    pair_stop();
+}
+
+/* A way that damages the same piece again and again: D does not ask for ever. */
+TEST(transfer, too_many_mismatches_end_it)
+{
+    pair_start();
+    struct kv_key key = rig_key(9, 1);
+    struct rig_give give;
+    struct rig_take take = {0};
+    rig_give_start(&give, &p, key, rig_shape(1, 1), PIECE_BYTES);
+    rig_take_start(&take, &d, d_to_p, key, give.shape, PIECE_BYTES);
+    pair_turns(5);
+    for (unsigned i = 0; !take.ended && i < 5000; i++) {
+        if (i == 0)
+            rig_give_all(&give, 5);
+        xfer_hub_set_faults(hub, &(struct xfer_faults){.flip = 65535});
+        rig_node_round(&p, now_ns += NS_PER_MS); /* only pieces are hit: D's frames are not */
+        xfer_hub_set_faults(hub, &(struct xfer_faults){0});
+        rig_node_round(&d, now_ns);
+    }
+    CHECK_INT(take.ended, 1);
+    CHECK_INT(take.status, STATUS_CHECKSUM);
+    CHECK_INT(take.mismatches, 5); /* the first and 4 repetitions */
+    CHECK_INT(kv_links_counters(d.links)->checksum_failures, 5);
+    CHECK_INT(kv_links_counters(p.links)->pieces_damaged, 0);
+    pair_turns(20);
+    CHECK_INT(give.released, 1);
     rig_give_finish(&give);
     rig_take_finish(&take);
     pair_stop();
