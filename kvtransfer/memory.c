@@ -496,6 +496,11 @@ static const char *memory_describe(const struct xfer *xfer)
     return "memory";
 }
 
+static const char *memory_warning(const struct xfer *xfer)
+{
+    return NULL;
+}
+
 static int memory_event_fd(const struct xfer *xfer)
 {
     (void)xfer;
@@ -566,6 +571,7 @@ static const struct xfer_ops memory_ops = {
     .destroy = memory_destroy,
     .address = memory_address,
     .describe = memory_describe,
+    .warning = memory_warning,
     .progress = memory_progress,
     .event_fd = memory_event_fd,
     .arm = memory_arm,

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "kvtransfer/frame.h"
+#include "kvtransfer/ucx_chosen.h"
 #include "kvtransfer/ucx_device.h"
 #include "kvtransfer/ucx_filter.h"
 #include "kvtransfer/ucx_bind.h"
@@ -64,6 +65,7 @@ struct ucx_xfer {
     bool attention;          /* a peer failed, closes or is to be closed */
     struct ucx_filter filter;
     char description[XFER_NAME_BYTES];
+    char warning[ERR_MESSAGE_BYTES + 128];
     size_t address_bytes;
     uint8_t address[XFER_ADDRESS_BYTES_MAX];
 };
@@ -486,6 +488,11 @@ static const char *ucx_describe(const struct xfer *xfer)
     return ucx_of(xfer)->description;
 }
 
+static const char *ucx_warning(const struct xfer *xfer)
+{
+    return ucx_of(xfer)->warning;
+}
+
 /* --- the end --- */
 
 static void ucx_drain(struct ucx_xfer *ucx)
@@ -532,6 +539,7 @@ static const struct xfer_ops ucx_ops = {
     .destroy = ucx_destroy,
     .address = ucx_address,
     .describe = ucx_describe,
+    .warning = ucx_warning,
     .progress = ucx_progress,
     .event_fd = ucx_event_fd,
     .arm = ucx_arm,
@@ -546,35 +554,6 @@ static const struct xfer_ops ucx_ops = {
 };
 
 /* --- the start --- */
-
-struct ucx_choice {
-    enum xfer_transport transport;
-    char device[56]; /* fits a description */
-};
-
-static enum status transport_choose(const struct xfer_options *options, const char *interface,
-                                    struct ucx_choice *choice, struct err *err)
-{
-    char why[256];
-    choice->transport = options->transport;
-    snprintf(choice->device, sizeof choice->device, "%s", interface);
-    if (options->transport == XFER_TRANSPORT_RDMA || options->transport == XFER_TRANSPORT_AUTO) {
-        bool loopback = strcmp(interface, "lo") == 0;
-        if ((options->transport == XFER_TRANSPORT_RDMA || !loopback) &&
-            ucx_device_rdma(interface, choice->device, sizeof choice->device, why, sizeof why)) {
-            choice->transport = XFER_TRANSPORT_RDMA;
-            return STATUS_OK;
-        }
-        if (options->transport == XFER_TRANSPORT_RDMA)
-            return err_set(err, STATUS_CONFIG, "transport: rdma is required, but %s", why);
-        choice->transport = XFER_TRANSPORT_TCP;
-    }
-    if (choice->transport == XFER_TRANSPORT_SHM) {
-        snprintf(choice->device, sizeof choice->device, "memory");
-        return STATUS_OK;
-    }
-    return ucx_device_interface(interface, err);
-}
 
 struct setting {
     const char *name, *value;
@@ -698,15 +677,10 @@ static enum status address_fill(struct ucx_xfer *ucx, struct err *err)
                 : err_set(err, STATUS_INTERNAL, "kv worker: an address of %zu bytes", bytes);
 }
 
-enum status xfer_ucx_create(const struct xfer_options *options, const struct xfer_handler *handler,
-                            struct xfer **xfer_out, struct err *err)
+static enum status ucx_create(const struct xfer_options *options, const struct ucx_choice *choice,
+                              const struct xfer_handler *handler, struct ucx_xfer **ucx_out,
+                              struct err *err)
 {
-    const char *interface = options->interface ? options->interface : "lo";
-    struct ucx_choice choice;
-    ucx_listen_to_log();
-    enum status status = transport_choose(options, interface, &choice, err);
-    if (status)
-        return status;
     struct ucx_xfer *ucx = calloc(1, sizeof *ucx);
     if (!ucx)
         return err_set(err, STATUS_MEMORY, "kv worker: no memory");
@@ -727,13 +701,15 @@ enum status xfer_ucx_create(const struct xfer_options *options, const struct xfe
         list_push_back(&ucx->slots_free, &ucx->slots[i].link);
     }
     snprintf(ucx->description, sizeof ucx->description, "%s/%s",
-             xfer_transport_text(choice.transport), choice.device);
+             xfer_transport_text(choice->transport), choice->device);
     struct ucx_filter_fds before;
     ucx_filter_listening(&before);
-    status = context_create(ucx, options, &choice, err);
+    enum status status = context_create(ucx, options, choice, err);
     if (!status)
-        status = worker_create(ucx, &choice, err);
-    if (!status && options->filter && choice.transport == XFER_TRANSPORT_TCP)
+        status = ucx_chosen_check(ucx->context, choice->transport, choice->device, err);
+    if (!status)
+        status = worker_create(ucx, choice, err);
+    if (!status && options->filter && choice->transport == XFER_TRANSPORT_TCP)
         status = ucx_filter_start(&ucx->filter, &before, err);
     if (!status)
         status = address_fill(ucx, err);
@@ -741,6 +717,37 @@ enum status xfer_ucx_create(const struct xfer_options *options, const struct xfe
         ucx_destroy(&ucx->base);
         return status;
     }
+    *ucx_out = ucx;
+    return STATUS_OK;
+}
+
+enum status xfer_ucx_create(const struct xfer_options *options, const struct xfer_handler *handler,
+                            struct xfer **xfer_out, struct err *err)
+{
+    const char *interface = options->interface ? options->interface : "lo";
+    struct ucx_choice choice;
+    struct ucx_xfer *ucx;
+    char why[ERR_MESSAGE_BYTES];
+    ucx_listen_to_log();
+    enum status status =
+        ucx_device_choose(options->transport, interface, &choice, why, sizeof why, err);
+    if (status)
+        return status;
+    bool automatic = options->transport == XFER_TRANSPORT_AUTO;
+    struct err rdma_err = ERR_INIT;
+    bool tries = automatic && choice.transport == XFER_TRANSPORT_RDMA;
+    status = ucx_create(options, &choice, handler, &ucx, tries ? &rdma_err : err);
+    if (status && tries) { /* a device that UCX cannot use is as good as none */
+        snprintf(why, sizeof why, "%s", rdma_err.message);
+        status = ucx_device_choose(XFER_TRANSPORT_TCP, interface, &choice, NULL, 0, err);
+        if (!status)
+            status = ucx_create(options, &choice, handler, &ucx, err);
+    }
+    if (status)
+        return status;
+    if (automatic && choice.transport != XFER_TRANSPORT_RDMA)
+        snprintf(ucx->warning, sizeof ucx->warning, "transport: auto chose %s: %s",
+                 ucx->description, why);
     *xfer_out = &ucx->base;
     return STATUS_OK;
 }

@@ -75,3 +75,34 @@ enum status ucx_device_interface(const char *name, struct err *err)
                        name);
     return STATUS_OK;
 }
+
+/* TCP on this network interface, or shared memory. */
+static enum status choose_plain(enum xfer_transport transport, const char *interface,
+                                struct ucx_choice *choice, struct err *err)
+{
+    bool shm = transport == XFER_TRANSPORT_SHM;
+    choice->transport = transport;
+    snprintf(choice->device, sizeof choice->device, "%s", shm ? "memory" : interface);
+    return shm ? STATUS_OK : ucx_device_interface(interface, err);
+}
+
+enum status ucx_device_choose(enum xfer_transport wanted, const char *interface,
+                              struct ucx_choice *choice, char *why_out, size_t why_bytes,
+                              struct err *err)
+{
+    char why[256] = "the loopback has no RDMA";
+    bool required = wanted == XFER_TRANSPORT_RDMA;
+    if (!required && wanted != XFER_TRANSPORT_AUTO)
+        return choose_plain(wanted, interface, choice, err);
+    bool found = (required || strcmp(interface, "lo") != 0) &&
+                 ucx_device_rdma(interface, choice->device, sizeof choice->device, why, sizeof why);
+    if (why_bytes)
+        snprintf(why_out, why_bytes, "%s", found ? "" : why);
+    if (found) {
+        choice->transport = XFER_TRANSPORT_RDMA;
+        return STATUS_OK;
+    }
+    if (required)
+        return err_set(err, STATUS_CONFIG, "transport: rdma is required, but %s", why);
+    return choose_plain(XFER_TRANSPORT_TCP, interface, choice, err);
+}

@@ -27,6 +27,12 @@ const char *xfer_describe(const struct xfer *xfer)
     return xfer->ops->describe(xfer);
 }
 
+const char *xfer_warning(const struct xfer *xfer)
+{
+    const char *warning = xfer->ops->warning(xfer);
+    return warning && *warning ? warning : NULL;
+}
+
 unsigned xfer_progress(struct xfer *xfer)
 {
     return xfer->ops->progress(xfer);

@@ -103,6 +103,8 @@ const char *xfer_ucx_version(void);
 const uint8_t *xfer_address(const struct xfer *xfer, size_t *bytes_out);
 /* What carries the pieces, "tcp/lo": for the log, registration and `baton status`. */
 const char *xfer_describe(const struct xfer *xfer);
+/* What a user should know about that choice, one line for the log: `auto` found no RDMA device. NULL: nothing. */
+const char *xfer_warning(const struct xfer *xfer);
 
 /* Moves everything that can move now, calls handlers and `done`s; returns how much happened, 0 for nothing. */
 unsigned xfer_progress(struct xfer *xfer);

@@ -529,6 +529,11 @@ static const char *fault_describe(const struct xfer *xfer)
     return xfer_describe(fault_of(xfer)->inner);
 }
 
+static const char *fault_warning(const struct xfer *xfer)
+{
+    return xfer_warning(fault_of(xfer)->inner);
+}
+
 /* --- life --- */
 
 static void fault_destroy(struct xfer *xfer)
@@ -544,6 +549,7 @@ static const struct xfer_ops fault_ops = {
     .destroy = fault_destroy,
     .address = fault_address,
     .describe = fault_describe,
+    .warning = fault_warning,
     .progress = fault_progress,
     .event_fd = fault_event_fd,
     .arm = fault_arm,

@@ -10,6 +10,7 @@ struct xfer_ops {
     void (*destroy)(struct xfer *xfer);
     const uint8_t *(*address)(const struct xfer *xfer, size_t *bytes_out);
     const char *(*describe)(const struct xfer *xfer);
+    const char *(*warning)(const struct xfer *xfer); /* NULL or "": none */
     unsigned (*progress)(struct xfer *xfer);
     int (*event_fd)(const struct xfer *xfer);
     bool (*arm)(struct xfer *xfer);

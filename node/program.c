@@ -146,6 +146,9 @@ static enum status node_begin(struct program *program, struct err *err)
     log_info("%s: %s on %s, %s, %u pages of %u tokens, KV over %s", program->name,
              program->model->config.name, info->device, info->arithmetic, info->page_count,
              info->page_tokens, xfer_describe(kv_links_xfer(program->node->links)));
+    const char *warning = xfer_warning(kv_links_xfer(program->node->links));
+    if (warning)
+        log_warn("%s", warning);
     node_start(program->node);
     return STATUS_OK;
 }
