@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "node/node.h"
+#include "node/rest_fault.h"
 
 enum status cache_init(struct node *node)
 {
@@ -228,8 +229,10 @@ bool cache_check(struct node *node, struct work *work)
 {
     work->check_from = node->cache.checks;
     work->checked = 0;
-    for (uint32_t i = 0; i < work->hit_count; i++)
+    for (uint32_t i = 0; i < work->hit_count; i++) {
+        rest_fault_page(node, work->pages[i]);
         cache_check_page(node, work->pages[i]);
+    }
     return work->hit_count > 0;
 }
 

@@ -5,10 +5,13 @@
 #define BATON_NODE_REST_FAULT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct node;
 
 /* `memory` holds a sealed piece that is about to be sent, or compared with its checksum. */
 void rest_fault(struct node *node, void *memory, size_t bytes);
+/* A cached page is about to be verified for its next use; it is spared while anybody else uses it. */
+void rest_fault_page(struct node *node, uint32_t page);
 
 #endif

@@ -7,3 +7,9 @@ void rest_fault(struct node *node, void *memory, size_t bytes)
     (void)memory;
     (void)bytes;
 }
+
+void rest_fault_page(struct node *node, uint32_t page)
+{
+    (void)node;
+    (void)page;
+}

@@ -17,7 +17,7 @@ static void piece_ready(struct node *node, struct work *work, uint32_t block, ui
     assert(sealed);
     (void)sealed;
     if (work->rows_submitted >= work_total(work) && work->steps_outstanding <= 1 &&
-        !pool_indexed(&node->pool, work->pages[block]))
+        !node->pool.pages[work->pages[block]].indexed)
         rest_fault(node, (void *)ready.data, ready.bytes); /* nothing computes on it any more */
     enum status status = kv_source_piece_ready(node->source, work->serve.name, &ready);
     if (status == STATUS_NOT_FOUND)
@@ -45,7 +45,7 @@ static void source_damaged(void *context, void *user, struct kv_piece piece)
     struct node *node = context;
     uint32_t page = ((struct work *)user)->pages[piece.block];
     node->cache.pages[page].mirrored &= ~(UINT64_C(1) << piece.run);
-    if (pool_indexed(&node->pool, page))
+    if (node->pool.pages[page].indexed)
         cache_check_page(node, page);
     else
         engine_pages_unseal(node->engine, &page, 1);
@@ -62,11 +62,10 @@ enum status serve_create(struct node *node, struct err *err)
     struct kv_source_options options = {.transfers_max = node->table.count,
                                         .pieces_max =
                                             node->table.pages_max * node->info->run_count};
-    struct kv_source_events events = {
-        .context = node,
-        .ended = source_ended,
-        .released = source_released,
-        .damaged = source_damaged};
+    struct kv_source_events events = {.context = node,
+                                      .ended = source_ended,
+                                      .released = source_released,
+                                      .damaged = source_damaged};
     return kv_source_create(node->links, &options, &events, &node->source, err);
 }
 

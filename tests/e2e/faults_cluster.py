@@ -75,10 +75,10 @@ def undisturbed(cluster):
                 assert f"faults are injected: seed={SEED} " in log.read(), process.name
 
 
-def cluster_with(node_faults=None, router_faults=None, **counts):
+def cluster_with(node_faults=None, *node_args, router_faults=None, **counts):
     node = ["--faults", f"seed={SEED} {node_faults}"] if node_faults else []
     router = ["--faults", f"seed={SEED} {router_faults}"] if router_faults else []
-    cluster = Cluster(tiny_model(), node_args=node + ["--page-tokens", "16"], router_args=router, **counts)
+    cluster = Cluster(tiny_model(), node_args=[*node, "--page-tokens", "16", *node_args], router_args=router, **counts)
     for process in cluster.processes.values():
         process.args_faults = bool(router if process.name == "router" else node)
     return cluster
@@ -86,7 +86,7 @@ def cluster_with(node_faults=None, router_faults=None, **counts):
 
 def test_the_hand_off():
     jobs = known(120)
-    with cluster_with(KV, prefill=1, decode=2) as cluster:
+    with cluster_with(KV, "--prefix-cache", "off", prefill=1, decode=2) as cluster:
         wrong = ask_all(cluster, jobs)
         assert not wrong, wrong[:5]
         undisturbed(cluster)
@@ -100,22 +100,33 @@ def test_the_hand_off():
         # each hit piece is refused, once, but for those whose transfer was over when they came
         assert refused <= flips <= refused + unverified, (flips, refused, unverified)
         assert unverified > 0 or flips == refused
-        assert flips > 20, flips
+        assert flips > 5, flips
 
 
 def test_pages_that_rot_before_they_leave():
     jobs = known(80)
-    with cluster_with("rest.flip=0.04", prefill=1, decode=1) as cluster:
+    with cluster_with("rest.flip=0.04", "--prefix-cache", "off", prefill=1, decode=1) as cluster:
         wrong = ask_all(cluster, jobs)
         assert not wrong, wrong[:5]
         undisturbed(cluster)
         hit = injected(cluster.prefill_0, place="rest")
         refused = int(cluster.decode_0.metric("baton_kv_checksum_failures_total"))
-        unverified = int(cluster.decode_0.metric("baton_kv_pieces_unverified_total"))
         found = int(cluster.prefill_0.metric("baton_kv_pieces_damaged_total"))
         print(f"# seed {SEED}: {hit} sealed pieces hit, {refused} refused, {found} found by their owner when asked again")
+        # the first of a transfer ends it: others that were hit may not be looked at
         assert 0 < refused <= hit, (hit, refused)
         assert found > 0
+
+
+def test_cached_pages_that_rot():
+    jobs = known(40) * 4
+    with cluster_with("rest.flip=0.1", mixed=1) as cluster:
+        wrong = ask_all(cluster, jobs)
+        assert not wrong, wrong[:5]
+        undisturbed(cluster)
+        hit, counted = injected(cluster.mixed_0, place="rest"), int(cluster.mixed_0.metric("baton_kv_checksum_failures_total"))
+        print(f"# seed {SEED}: {hit} cached pages hit, {counted} counted")
+        assert hit == counted and hit > 10, (hit, counted)
 
 
 def test_stalls():
@@ -131,7 +142,7 @@ def test_the_streams():
     """Between the router and its nodes: what is late, early, twice or for a while not there at all."""
     jobs = known(60)
     faults = "message.delay=0.05 message.duplicate=0.1 message.reorder=0.1 message.stall=0.001 delay_ms=40 stall_ms=900"
-    with cluster_with(faults, faults, prefill=1, decode=2) as cluster:
+    with cluster_with(faults, router_faults=faults, prefill=1, decode=2) as cluster:
         wrong = ask_all(cluster, jobs)
         assert not wrong, wrong[:5]
         undisturbed(cluster)
@@ -142,7 +153,8 @@ def test_the_streams():
 def test_everything_at_once():
     jobs = known(60)
     kv = KV + " rest.flip=0.002 frame.stall=0.001 stall_ms=3000 message.delay=0.01 message.duplicate=0.01"
-    with cluster_with(kv, "message.delay=0.01 message.duplicate=0.01 message.reorder=0.01", prefill=2, decode=2) as cluster:
+    with cluster_with(kv, router_faults="message.delay=0.01 message.duplicate=0.01 message.reorder=0.01", prefill=2,
+                      decode=2) as cluster:
         wrong = ask_all(cluster, jobs)
         assert not wrong, wrong[:5]
         undisturbed(cluster)

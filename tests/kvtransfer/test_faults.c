@@ -150,26 +150,27 @@ static void storm_check(struct storm *storm)
     CHECK_INT(refused, hit);
     CHECK_INT(in_flight + stray, faults_count(storm->faults, FAULTS_PIECE, FAULTS_FLIP));
     CHECK_INT(damaged, storm->damaged);
-    printf("# %llu faults, %llu transfers, %llu complete, %llu pieces refused (%llu hit in flight, "
-           "%llu at rest), "
-           "%llu hit too late to matter, %llu givers found their own damage\n",
-           (unsigned long long)faults_total(storm->faults), (unsigned long long)storm->transfers,
-           (unsigned long long)storm->complete, (unsigned long long)refused,
-           (unsigned long long)in_flight, (unsigned long long)(refused - in_flight),
-           (unsigned long long)stray, (unsigned long long)damaged);
+    fprintf(
+        stderr,
+        "# %llu faults, %llu transfers, %llu complete, %llu pieces refused (%llu hit in flight, "
+        "%llu at rest), "
+        "%llu hit too late to matter, %llu givers found their own damage\n",
+        (unsigned long long)faults_total(storm->faults), (unsigned long long)storm->transfers,
+        (unsigned long long)storm->complete, (unsigned long long)refused,
+        (unsigned long long)in_flight, (unsigned long long)(refused - in_flight),
+        (unsigned long long)stray, (unsigned long long)damaged);
     for (int place = 0; place < FAULTS_PLACE_COUNT; place++)
         for (int kind = 0; kind < FAULTS_KIND_COUNT; kind++) {
             uint64_t count =
                 faults_count(storm->faults, (enum faults_place)place, (enum faults_kind)kind);
             if (count)
-                printf("#   %s.%s %llu\n", faults_place_text((enum faults_place)place),
-                       faults_kind_text((enum faults_kind)kind), (unsigned long long)count);
+                fprintf(stderr, "#   %s.%s %llu\n", faults_place_text((enum faults_place)place),
+                        faults_kind_text((enum faults_kind)kind), (unsigned long long)count);
         }
     for (int status = 0; status < STATUS_COUNT; status++)
         if (storm->failed[status])
-            printf("#   ended with \"%s\": %llu\n", status_text((enum status)status),
-                   (unsigned long long)storm->failed[status]);
-    fflush(stdout);
+            fprintf(stderr, "#   ended with \"%s\": %llu\n", status_text((enum status)status),
+                    (unsigned long long)storm->failed[status]);
 }
 
 static uint64_t number_from(const char *name, uint64_t initial)
@@ -190,7 +191,7 @@ TEST(faults, a_hundred_thousand_change_no_byte_and_are_counted_exactly)
     uint64_t count = number_from("BATON_FAULTS_COUNT", 100000);
     uint64_t seed = number_from("BATON_FAULTS_SEED", 1);
     snprintf(words, sizeof words, spec, (unsigned long long)count);
-    printf("# seed %llu\n", (unsigned long long)seed);
+    fprintf(stderr, "# seed %llu\n", (unsigned long long)seed);
     storm_start(&storm, words, seed);
     while (faults_total(storm.faults) < count)
         storm_round(&storm, true);
