@@ -10,12 +10,28 @@ static const uint64_t drain_patience_ns = 5 * NS_PER_S; /* ENDING, then QUARANTI
 
 /* --- pages --- */
 
+static struct pages_refused pages_seen(const struct node *node, uint64_t age)
+{
+    return (struct pages_refused){.age = age,
+                                  .moves = node->table.moves,
+                                  .serials = node->cache.prefix.serials,
+                                  .available = pool_available(&node->pool)};
+}
+
+static bool pages_as_before(const struct node *node, uint64_t age)
+{
+    struct pages_refused now = pages_seen(node, age);
+    const struct pages_refused *then = &node->refused_pages;
+    return now.moves && now.age == then->age && now.moves == then->moves &&
+           now.serials == then->serials && now.available == then->available;
+}
+
 void node_pages_give(struct node *node)
 {
     for (;;) {
         PLANT_DO(PAGES_ONE_BY_ONE, planted_one_by_one(node));
         struct pool_waiter *waiter = pool_wait_first(&node->pool);
-        if (!waiter)
+        if (!waiter || pages_as_before(node, waiter->age))
             return;
         struct work *work = &node->table.works[waiter->owner];
         bool grows = work->state == WORK_DECODING;
@@ -28,6 +44,7 @@ void node_pages_give(struct node *node)
         if (pages > pool_available(&node->pool) || (!grows && !grow_may_enter(node, work, pages))) {
             if (!grows && work->page_count == work->hit_count)
                 cache_release(node, work);
+            node->refused_pages = pages_seen(node, work->age);
             return;
         }
         pool_wait_end(waiter);

@@ -66,6 +66,13 @@ struct node_metrics {
     struct metric *fetches[3]; /* nothing came, a part, all */
 };
 
+/* What the first in the pool's line found when there were no pages for it: as long as it is so, looking again (for a long prompt, all
+ * of its hashes) would find the same. */
+struct pages_refused {
+    uint64_t age, moves, serials;
+    uint32_t available;
+};
+
 struct node {
     struct loop *loop;
     struct rpc *rpc;
@@ -83,6 +90,7 @@ struct node {
     struct copies copies;
     struct step_loop steps;
     struct preempt preempt;
+    struct pages_refused refused_pages; /* hold.c */
     struct kv_links *links;
     struct kv_source *source;                    /* serve.c */
     struct kv_sink *sink;                        /* fetch.c */

@@ -146,6 +146,7 @@ struct work *work_find(struct work_table *table, struct kv_id attempt)
 void work_move(struct work *work, enum work_state to, uint64_t now_ns)
 {
     struct work_table *table = work->table;
+    table->moves++;
     if (work->state == WORK_FREE)
         list_push_back(attempts_of(table, work->key.transfer), &work->attempt_link);
     table->state_counts[work->state]--;

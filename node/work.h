@@ -169,6 +169,7 @@ struct work_table {
     uint32_t tokens_max, pages_max;       /* of one sequence */
     struct list states[WORK_STATE_COUNT]; /* the works in it, the older request first */
     uint32_t state_counts[WORK_STATE_COUNT];
+    uint64_t moves; /* of all works so far: whether anything has changed */
     struct list
         *attempts; /* [attempt_mask + 1] all but the free ones, by their attempt's low bits */
     uint32_t attempt_mask;

@@ -176,11 +176,17 @@ TEST(node, the_first_token_can_be_the_last)
     fixture_stop(fixture);
 }
 
+static bool is_answered(struct fixture *fixture, void *context)
+{
+    const struct assign *assign = context;
+    return fixture->heard[assign->node][assign->attempt].accepted > 0;
+}
+
 static void refused_with(struct fixture *fixture, struct assign assign, uint32_t verdict,
                          const char *text)
 {
     fixture_assign(fixture, &assign);
-    fixture_turn(fixture, 20 * NS_PER_MS);
+    fixture_until(fixture, is_answered, &assign, "a verdict");
     const struct heard *heard = &fixture->heard[assign.node][assign.attempt];
     CHECK_INT(heard->accepted, 1);
     CHECK_INT(heard->verdict, verdict);
