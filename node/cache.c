@@ -56,6 +56,11 @@ void cache_welcome(struct node *node, const uint8_t *key, size_t key_bytes)
     prefix_rekey(&cache->prefix, key);
 }
 
+void cache_tell_soon(struct node *node)
+{
+    node->cache.tell_due = true;
+}
+
 void cache_tell(struct node *node)
 {
     struct cache *cache = &node->cache;

@@ -56,7 +56,9 @@ void cache_finish(struct node *node);
 
 /* Registered: the key of the prefix hashes, or none. Everything is told anew. */
 void cache_welcome(struct node *node, const uint8_t *key, size_t key_bytes);
-/* Says what changed, with a heartbeat or when it is much. */
+/* The next cache_tell speaks, also of little. */
+void cache_tell_soon(struct node *node);
+/* Says what changed, if it is time: with a heartbeat, when an answer begins or ends, or when it is much. */
 void cache_tell(struct node *node);
 
 /* --- pages --- */

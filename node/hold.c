@@ -116,6 +116,7 @@ void node_work_end(struct node *node, struct work *work, enum status why)
         return;
     if (work->state == WORK_FETCHING || work->state == WORK_ORPHAN)
         cache_keep(node, work);
+    cache_tell_soon(node);
     pool_wait_end(&work->waiter);
     work_move(work, WORK_ENDING, loop_now_ns(node->loop));
     engine_cancel(node->engine, work->slot);
@@ -155,6 +156,12 @@ bool node_work_token(struct node *node, struct work *work, const struct outbox_t
     work->generated_count++;
     struct outbox_token token = *of;
     token.finish = work_finish(work);
+    /* the router hears what is cached before the last token, so that a client's next turn finds all of it; of a prompt
+     * soon after its first one, which waits for nothing */
+    if (work->state == WORK_PROMPT || token.finish != WORK_FINISH_NONE)
+        cache_tell_soon(node);
+    if (token.finish != WORK_FINISH_NONE)
+        cache_tell(node);
     outbox_token(&node->outbox, &token);
     if (token.finish == WORK_FINISH_NONE)
         return true;
