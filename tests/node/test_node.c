@@ -519,6 +519,8 @@ TEST(node, drains_and_leaves_when_idle)
 
 static bool all_handed_over(struct fixture *fixture, void *context)
 {
+    /* as on a slow machine, on which none of them ends in time */
+    fixture->nodes[0]->steps.pace.decode_ns = NS_PER_S;
     for (int i = 0; i < *(int *)context; i++)
         if (!fixture->heard[0][i].reports[REPORT(HAND_OVER)])
             return false;
@@ -531,7 +533,7 @@ TEST(node, drains_under_load_and_hands_over)
 {
     enum { LOAD = 6, LONG = 1800 };
     struct fixture *fixture =
-        fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 700, .grace_ms = 2000});
+        fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 700, .grace_ms = 8000});
     struct assign assigns[LOAD];
     for (int i = 0; i < LOAD; i++) {
         prompt_make((uint32_t)i);
@@ -543,8 +545,6 @@ TEST(node, drains_under_load_and_hands_over)
         fixture_assign(fixture, &assigns[i]);
     }
     fixture_wait_ended(fixture, 0, 0); /* the short one, before anything is asked of it */
-    fixture->nodes[0]->steps.pace.decode_ns =
-        NS_PER_S; /* as on a slow machine: none of the rest ends in time */
     uint64_t begin_ns = clock_now_ns();
     fixture_drain(fixture, 0);
     int load = LOAD;
@@ -569,7 +569,7 @@ TEST(node, drains_under_load_and_hands_over)
         fixture_assign(fixture, &assigns[i]);
     }
     fixture_until(fixture, has_left, NULL, "the node to leave");
-    CHECK(clock_now_ns() - begin_ns < 6 * NS_PER_S);
+    CHECK(clock_now_ns() - begin_ns < 24 * NS_PER_S);
     for (int i = 1; i < LOAD; i++) {
         fixture_wait_ended(fixture, 1, i);
         fixture_wait_ended(fixture, 2, i);
