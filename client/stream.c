@@ -251,8 +251,10 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
     client->interrupt_context = &stream;
     for (;;) {
         unsigned losses = client->losses;
+        /* before it: a call that found nobody may end in the very round in which the connection is there at last */
+        bool ready = client->state == RPC_CHANNEL_READY;
         code = attempt(&stream, deadline_ns);
-        bool connected = client->state == RPC_CHANNEL_READY;
+        bool connected = ready && client->state == RPC_CHANNEL_READY;
         if (code != EXIT_CODE_DONE)
             break;
         /* UNKNOWN is no status of ours: gRPC core's name for a stream that vanished */

@@ -9,8 +9,8 @@
  * A router that is frozen, or that no packet reaches any more, breaks no stream by itself: it is asked for a sign of life
  * (--keepalive), and without one the connection counts as gone. A router that only has nothing to say answers, and is waited for.
  *
- * Before the first token a lost connection asks again from the start (nothing was delivered), but a server that answers with
- * a status is believed at once.
+ * Before the first token a lost connection asks again from the start (nothing was delivered), but a server that answers
+ * UNAVAILABLE on a connection that stood all the time is believed, and any other status at once.
  *
  * Owner: the main thread. */
 #ifndef BATON_CLIENT_STREAM_H

@@ -203,7 +203,7 @@ def router_killed_too(count, period_s, seed=1, clients=8, cancel_share=0.1):
     with Cluster(tiny_model(), mixed=1) as alone:
         want = [ask_by_client(alone, args) for args in jobs]
         assert all(code == 0 for code, *_ in want), want
-    resumes = []
+    resumes, not_reached = [], []
     with Cluster(tiny_model(), prefill=2, decode=3) as cluster:
         striker = Striker(cluster, period_s, seed, router=True)
 
@@ -211,7 +211,13 @@ def router_killed_too(count, period_s, seed=1, clients=8, cancel_share=0.1):
             rng = random.Random(seed * 1_000_003 + number)
             index = rng.randrange(len(jobs))
             leaves = rng.uniform(0, 0.4) if rng.random() < cancel_share else None
-            code, got, resumed, complaint = ask_by_client(cluster, jobs[index], leaves)
+            began = time.monotonic()
+            while True:
+                code, got, resumed, complaint = ask_by_client(cluster, jobs[index], leaves)
+                if code != 3 or time.monotonic() - began > 60:
+                    break
+                not_reached.append(number)  # there was no router just then, and nothing had begun
+                time.sleep(0.1)
             resumes.append(resumed)
             if code in (130, -signal.SIGINT) and leaves is not None:  # the latter: before it had begun
                 assert got[0] == want[index][1][0][:len(got[0])], f"changed: {got[0]}"
@@ -227,7 +233,7 @@ def router_killed_too(count, period_s, seed=1, clients=8, cancel_share=0.1):
         at_rest(cluster)
         assert striker.kills and striker.router_kills, (striker.kills, striker.router_kills)
         return dict(crowd.outcomes, lost=0, changed=0, pages_left=0, kills=striker.kills, freezes=striker.freezes,
-                    router_kills=striker.router_kills, resumed=sum(map(bool, resumes)))
+                    router_kills=striker.router_kills, resumed=sum(map(bool, resumes)), asked_again_without_router=len(not_reached))
 
 
 # --- clients that leave ---
@@ -288,7 +294,8 @@ def cancels(count, seed=1, clients=12, round_of=1000):
             call.cancel()
             slowest_s = max(slowest_s, until(lambda: not any(map(held, cluster.nodes())), 1, "one cancel's pages are free"))
         for node in cluster.nodes():
-            assert node.metric("baton_cancel_layers_max") <= 1, node.name
+            layers = node.metric("baton_cancel_layers_max")
+            assert layers <= 1, f"{node.name}: {layers:g} layers ran on after a cancel"
         grown = [now - then for then, now in zip(memory[len(memory) // 10], memory[-1])]
         assert max(grown) < MEMORY_GROWS_BYTES, grown
         return dict(totals, **phases, leaked=0, slowest_free_s=round(slowest_s, 3), grown_kib=max(grown) >> 10)
