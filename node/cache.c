@@ -117,6 +117,12 @@ void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_
     work->page_count += count;
 }
 
+void cache_page_written(struct node *node, uint32_t page)
+{
+    assert(!node->pool.pages[page].indexed); /* shared pages are never written */
+    node->cache.pages[page].mirrored = 0;
+}
+
 void cache_release(struct node *node, struct work *work)
 {
     pool_free(&node->pool, work->index, work->pages, work->page_count);

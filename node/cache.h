@@ -67,6 +67,8 @@ void cache_tell(struct node *node);
 void cache_find(struct node *node, struct work *work, uint32_t blocks);
 /* `count` more pages, which must be to be had (pool_available): cached ones of others are evicted for it. */
 void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_state state);
+/* A step is about to write into the page. */
+void cache_page_written(struct node *node, uint32_t page);
 /* Lets go of all its pages. Nothing of the work's own touches them any more. */
 void cache_release(struct node *node, struct work *work);
 /* The rows up to work->rows_done are computed or received, and accepted: the pages that they fill become shared. */

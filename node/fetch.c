@@ -6,7 +6,7 @@
 #include "node/node.h"
 
 /* A fetch for a prompt is over, and a receive on its pages has not ended: so long, then its attempt ends. */
-static const uint64_t linger_ns = 2 * NS_PER_S;
+static const uint64_t linger_ns = NS_PER_S;
 
 static bool for_prompt(const struct work *work)
 {

@@ -176,9 +176,6 @@ void node_work_join(struct node *node, struct work *work)
               work->page_count - work->hit_count);
     work->rows_submitted = work->rows_done = work_total(work); /* P computed all of them */
     work->joined = true;
-    uint32_t whole = work_total(work) / node->info->page_tokens;
-    if (whole < work->page_count) /* it is written on: what lies in the mirror is not it any more */
-        node->cache.pages[work->pages[whole]].mirrored = 0;
     work_move(work, WORK_DECODING, loop_now_ns(node->loop));
     cache_publish(node, work);
     outbox_report(&node->outbox, work->key.transfer, BATON__NODE__V1__REPORT__KIND__JOINED,

@@ -138,7 +138,7 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         .sample = sampled ? &sample : NULL,
     };
     for (uint32_t i = work->rows_submitted / page_tokens; i * page_tokens < end; i++)
-        assert(!node->pool.pages[work->pages[i]].indexed); /* shared pages are never written */
+        cache_page_written(node, work->pages[i]);
     struct step_part *part = &record->parts[record->part_count];
     *part = (struct step_part){
         .work = work,

@@ -27,7 +27,7 @@
  *     PROMPT       a step ends                                       the request's deadline; health reports a stuck engine
  *     HOLDING      D's DONE (source)                                 the lease, 8 s, renewed by PULL, piece or Renew
  *     FETCHING     checks of what was found here (copies); then      an engine that is stuck; the sink's 2 s; a receive that
- *                  pieces, FIRST or FirstToken (sink)                does not end 2 s more; the request's deadline
+ *                  pieces, FIRST or FirstToken (sink)                does not end 1 s more; the request's deadline
  *     ORPHAN       FirstToken                                        4 s; the request's deadline
  *     DECODING     a step ends; short of a page: as WAITING          the request's deadline
  *     SAVING       a step ends, a copy ends                          an engine that is stuck; the request's deadline

@@ -94,8 +94,14 @@ static void register_take(struct fixture *fixture, struct rpc_call *call,
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
     welcome.router_incarnation = fixture->router_incarnation;
     welcome.wire = fixture->welcome_wire ? fixture->welcome_wire : r->wire_max;
+    static const uint8_t no_key[PREFIX_KEY_BYTES];
+    if (memcmp(fixture->cache_key, no_key, sizeof no_key) != 0) {
+        welcome.cache_key.data = fixture->cache_key;
+        welcome.cache_key.len = sizeof fixture->cache_key;
+    }
+    stream->cached_resets = 0;
     welcome.heartbeat_ms = 50;
-    welcome.stop_after_ms = 1000;
+    welcome.stop_after_ms = fixture->stop_after_ms;
     message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &welcome;
     if (stream->refuse) {
@@ -135,6 +141,29 @@ static void run_take(struct heard *heard, const Baton__Node__V1__TokenRun *run)
         heard->prefill_us = run->prefill_us;
     if (run->kv_bytes_moved)
         heard->moved_bytes = run->kv_bytes_moved;
+    if (run->cached_tokens)
+        heard->cached_tokens = run->cached_tokens;
+}
+
+/* Forgets what is gone, then adds what came. */
+static void cached_take(struct fixture_stream *stream, const Baton__Node__V1__Cached *cached)
+{
+    if (cached->reset) {
+        stream->cached_count = 0;
+        stream->cached_resets++;
+    }
+    CHECK(stream->cached_resets > 0);
+    for (size_t i = 0; i < cached->n_removed; i++) {
+        uint32_t at = 0;
+        while (at < stream->cached_count && stream->cached[at] != cached->removed[i])
+            at++;
+        CHECK_MSG(at < stream->cached_count, "a page is gone that never came");
+        stream->cached[at] = stream->cached[--stream->cached_count];
+    }
+    for (size_t i = 0; i < cached->n_added; i++) {
+        CHECK(stream->cached_count < FIXTURE_CACHED);
+        stream->cached[stream->cached_count++] = cached->added[i];
+    }
 }
 
 static void message_take(struct fixture *fixture, int node,
@@ -177,6 +206,9 @@ static void message_take(struct fixture *fixture, int node,
         break;
     case BATON__NODE__V1__NODE_MESSAGE__KIND_LINK:
         stream->links_up += message->link->up ? 1 : 0;
+        break;
+    case BATON__NODE__V1__NODE_MESSAGE__KIND_CACHED:
+        cached_take(stream, message->cached);
         break;
     case BATON__NODE__V1__NODE_MESSAGE__KIND_LEAVING:
         stream->leaving++;
@@ -307,7 +339,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .swap_memory = o->swap_pages * engine_info(fixture->engines[i])->page_bytes,
         .gap_ms = o->gap_ms,
         .kv_host = "127.0.0.1",
-        .prefix_cache = !o->no_cache,
+        .prefix_cache = !o->no_cache[i],
         .wire_max = o->wire_max[i],
         .grace_ns = o->grace_ms ? o->grace_ms * NS_PER_MS : 5 * NS_PER_S,
     };
@@ -356,6 +388,8 @@ struct fixture *fixture_start(const struct fixture_options *options)
     struct err err = ERR_INIT;
     fixture->node_count = options->nodes;
     fixture->router_incarnation = random_u64();
+    fixture->cache_key[0] = options->cache_key;
+    fixture->stop_after_ms = options->stop_after_ms ? options->stop_after_ms : 10000;
     CHECK(!loop_create(&fixture->loop, &err));
     CHECK_MSG(!rpc_create(fixture->loop, &fixture->rpc, &err), "%s", err.message);
     struct rpc_server_options server = {.address = "127.0.0.1:0"};
@@ -438,6 +472,7 @@ void hand_off(struct fixture *fixture, struct assign assign)
     uint64_t number = fixture_assign(fixture, &assign);
     assign.node = 1;
     assign.leg = BATON__NODE__V1__LEG__LEG_DECODE;
+    assign.fetch_pages = 0; /* P's */
     assign.source = 0;
     assign.source_number = number;
     fixture_assign(fixture, &assign);
@@ -446,7 +481,12 @@ void hand_off(struct fixture *fixture, struct assign assign)
 void heard_equal(const struct heard *a, const struct heard *b, uint32_t count)
 {
     CHECK(!a->gap && !b->gap);
-    CHECK(a->count >= count && b->count >= count);
+    CHECK_MSG(a->count >= count && b->count >= count,
+              "%u and %u tokens, not %u; verdict %u \"%s\", failed %u, dropped %u, gave up %u",
+              a->count, b->count, count, a->verdict, a->message,
+              a->reports[BATON__NODE__V1__REPORT__KIND__FAILED],
+              a->reports[BATON__NODE__V1__REPORT__KIND__DROPPED],
+              a->reports[BATON__NODE__V1__REPORT__KIND__GAVE_UP]);
     for (uint32_t i = 0; i < count; i++) {
         CHECK_INT(a->tokens[i], b->tokens[i]);
         CHECK(memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)) == 0);
@@ -478,7 +518,7 @@ uint64_t fixture_assign(struct fixture *fixture, const struct assign *of)
     sampling.logprobs = of->logprobs;
     assign.number = ++fixture->streams[of->node].number;
     assign.attempt = &id;
-    assign.request = (uint64_t)of->attempt + 1;
+    assign.request = (uint64_t)(of->request ? of->request : of->attempt) + 1;
     assign.age = of->age;
     assign.leg = of->leg;
     assign.prompt = (uint32_t *)of->prompt;
@@ -494,6 +534,22 @@ uint64_t fixture_assign(struct fixture *fixture, const struct assign *of)
         assign.source = fixture->streams[of->source].name;
         assign.source_incarnation = fixture->streams[of->source].incarnation;
         assign.source_number = of->source_number;
+    }
+    uint8_t salt[PREFIX_SALT_BYTES] = {of->salt};
+    if (of->salt) {
+        assign.cache_salt.data = salt;
+        assign.cache_salt.len = sizeof salt;
+    }
+    assign.serve_pages = of->serve_pages;
+    Baton__Node__V1__AttemptId transfer = attempt_id(of->fetch_attempt);
+    Baton__Node__V1__Fetch fetch = BATON__NODE__V1__FETCH__INIT;
+    if (of->fetch_pages) {
+        fetch.node = fixture->streams[of->fetch_node].name;
+        fetch.incarnation = fixture->streams[of->fetch_node].incarnation;
+        fetch.number = of->fetch_number;
+        fetch.transfer = &transfer;
+        fetch.pages = of->fetch_pages;
+        assign.fetch = &fetch;
     }
     message.kind_case = BATON__NODE__V1__ROUTER_MESSAGE__KIND_ASSIGN;
     message.assign = &assign;

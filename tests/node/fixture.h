@@ -9,7 +9,13 @@
 #include "prefill_node/prefill.h"
 #include "tests/test.h"
 
-enum { FIXTURE_NODES = 3, FIXTURE_ATTEMPTS = 128, FIXTURE_TOKENS = 2048, FIXTURE_PROMPT = 2048 };
+enum {
+    FIXTURE_NODES = 3,
+    FIXTURE_ATTEMPTS = 128,
+    FIXTURE_TOKENS = 2048,
+    FIXTURE_PROMPT = 2048,
+    FIXTURE_CACHED = 4096
+};
 
 /* What the nodes said about one attempt, per node. */
 struct heard {
@@ -22,6 +28,7 @@ struct heard {
     uint32_t reports[9]; /* by kind */
     uint32_t status;
     uint64_t prefill_us, moved_bytes;
+    uint32_t cached_tokens;
     bool gap; /* a token came at a position that is not the next */
 };
 
@@ -36,6 +43,8 @@ struct fixture_stream {
     uint64_t last_heartbeat;
     uint32_t heartbeats, alive, links_up;
     Baton__Node__V1__Load load;
+    uint64_t cached[FIXTURE_CACHED]; /* what the node said that it holds */
+    uint32_t cached_count, cached_resets;
     bool mute;   /* answer no heartbeats */
     bool refuse; /* the next registration */
     struct buf queue;
@@ -57,6 +66,8 @@ struct fixture {
     struct fixture_stream streams[FIXTURE_NODES];
     struct heard heard[FIXTURE_NODES][FIXTURE_ATTEMPTS];
     uint64_t router_incarnation, request;
+    uint8_t cache_key[PREFIX_KEY_BYTES]; /* in the next welcome; all zeros: none */
+    uint32_t stop_after_ms;
     uint32_t welcome_wire; /* what the router chooses, whatever was offered; 0: the newest */
     bool left[FIXTURE_NODES], refused[FIXTURE_NODES];
     struct err refusal;
@@ -64,7 +75,8 @@ struct fixture {
 
 struct fixture_options {
     int nodes;
-    bool no_cache;
+    bool no_cache[FIXTURE_NODES];
+    uint8_t cache_key; /* the first byte of the router's; 0: it has none */
     const char *backend;
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
     enum node_reserve reserve; /* early, unless said otherwise */
@@ -73,8 +85,10 @@ struct fixture_options {
     uint32_t kv_pages_of[FIXTURE_NODES]; /* 0: kv_pages */
     uint32_t grace_ms;                   /* 0: 5 s */
     bool ucx;                            /* KV goes through UCX, not from memory to memory */
-    uint64_t router_late_ns;             /* the router takes no calls for so long */
-    int64_t wire_max[FIXTURE_NODES];     /* 0: the newest */
+    uint32_t
+        stop_after_ms; /* a node stops when the router is silent for so long; 0: 10 s, for slow machines */
+    uint64_t router_late_ns;         /* the router takes no calls for so long */
+    int64_t wire_max[FIXTURE_NODES]; /* 0: the newest */
 };
 
 /* Starts everything and waits until all nodes are registered and have met. Skips the test without BATON_NODE_TEST_MODEL. */
@@ -99,6 +113,12 @@ struct assign {
     uint32_t stop_count, tokens_min;
     bool last_leg, alone, logprobs;
     uint64_t deadline_ms;
+    uint8_t salt;         /* the first byte; 0: none */
+    int request;          /* 0: of its own; else of this attempt */
+    uint32_t serve_pages; /* LEG_SERVE */
+    uint32_t fetch_pages; /* 0: no fetch */
+    int fetch_node, fetch_attempt;
+    uint64_t fetch_number;
 };
 /* Ids that tests ask about, made anew from `seed`: assignments that were sent keep theirs. */
 extern uint32_t prompt[FIXTURE_PROMPT];

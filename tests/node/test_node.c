@@ -270,6 +270,12 @@ TEST(node, deadlines_end_work)
     fixture_stop(fixture);
 }
 
+static bool holds_three(struct fixture *fixture, void *context)
+{
+    (void)context;
+    return fixture->nodes[0]->table.state_counts[WORK_HOLDING] == 3;
+}
+
 /* P holds sources of younger requests; an older one gets their pages, and the router is told. */
 TEST(node, the_older_request_gets_the_pages)
 {
@@ -280,7 +286,7 @@ TEST(node, the_older_request_gets_the_pages)
         assign.leg = LEG_PREFILL;
         fixture_assign(fixture, &assign);
     }
-    fixture_turn(fixture, 300 * NS_PER_MS);
+    fixture_until(fixture, holds_three, NULL, "three prompts to be computed");
     CHECK_INT(pool_count(&fixture->nodes[0]->pool, POOL_USED), 18);
     struct assign young = local(0, 50, 96, ANSWER);
     fixture_assign(fixture, &young); /* the youngest of all: waits */
@@ -334,7 +340,8 @@ static bool registered_again(struct fixture *fixture, void *context)
 
 TEST(node, work_dies_with_its_stream)
 {
-    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 2});
+    struct fixture *fixture =
+        fixture_start(&(struct fixture_options){.nodes = 2, .stop_after_ms = 1000});
     prompt_make(10);
     /* the stream breaks */
     struct assign assign = local(0, 1, 1000, 400);
@@ -375,8 +382,8 @@ TEST(node, work_dies_with_its_stream)
 /* Register waits in the channel for longer than the stop time: that is not the router's silence. */
 TEST(node, a_router_that_comes_late_is_registered_at_once)
 {
-    struct fixture *fixture =
-        fixture_start(&(struct fixture_options){.nodes = 1, .router_late_ns = 1500 * NS_PER_MS});
+    struct fixture *fixture = fixture_start(&(struct fixture_options){
+        .nodes = 1, .router_late_ns = 1500 * NS_PER_MS, .stop_after_ms = 1000});
     fixture_turn(fixture, 1500 * NS_PER_MS);
     CHECK_INT(fixture->streams[0].registrations, 1);
     CHECK_INT(metric_value(fixture->nodes[0]->counted.self_stops), 0);
@@ -386,7 +393,8 @@ TEST(node, a_router_that_comes_late_is_registered_at_once)
 /* The thread of the loop is held up for longer than the stop time, with a finished answer waiting in the engine: it stops first. */
 TEST(node, waking_late_it_stops_before_it_speaks)
 {
-    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    struct fixture *fixture =
+        fixture_start(&(struct fixture_options){.nodes = 1, .stop_after_ms = 1000});
     prompt_make(11);
     struct assign assign = local(0, 1, 200, 400);
     fixture_assign(fixture, &assign);
