@@ -1,4 +1,4 @@
-/* LEG_DECODE: pages are reserved for the whole answer, those of the prompt that are not in the cache are fetched from the
+/* LEG_DECODE: pages are reserved all at once, those of the prompt that are not in the cache are fetched from the
  * prefill node, verified, and the sequence joins the running batch between two steps.
  *
  *     begin      all pages taken; fetch_begin asks for every piece of the prompt's blocks, but for those that were found here
@@ -7,8 +7,7 @@
  *     ended OK   joins: DECODING; its first report repeats the token
  *     else       all pieces there and only the token missing: ORPHAN, the router may have it; else GAVE_UP
  *
- * Growth: pages for the longest answer are reserved before anything is asked for, so no step ever lacks one and a decoding
- * sequence is never preempted. That is exact and wasteful; growing page by page is to come.
+ * Growth, and who gives way when pages run short: node/preempt.h. What is verified when it ends early stays in the cache.
  * Owner: the loop thread. */
 #ifndef BATON_DECODE_NODE_DECODE_H
 #define BATON_DECODE_NODE_DECODE_H
