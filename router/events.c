@@ -209,7 +209,8 @@ static void take_run(struct core *core, struct node *node, const Baton__Node__V1
     uint32_t accepted = r->answer.received - before;
     r->timing.kv_bytes_moved += run->kv_bytes_moved;
     /* D's repetition of the first token may have overtaken P's own report, which alone says how long the prompt took */
-    if (leg == r->source && run->prefill_us && !r->timing.prefill_us && !r->replays) {
+    bool first_here = r->base == r->resumed; /* no attempt before this one gave a token */
+    if (leg == r->source && run->prefill_us && !r->timing.prefill_us && first_here) {
         r->timing.prefill_us = run->prefill_us;
         note_cached(r, run);
     }

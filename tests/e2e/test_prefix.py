@@ -3,6 +3,7 @@ import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import tap
 from cluster import Answer, Cluster, SLACK, demo_model, grpc, pb, request, tiny_model
@@ -23,7 +24,9 @@ def sampled(seed=7):
 
 class Prefixes(Cluster):
     def __init__(self, model=None, router_args=("--prefix-fetch", "always"), node_args=(), **kinds):
-        super().__init__(model or tiny_model(), node_args=[*NODE_ARGS, *node_args], router_args=router_args, **kinds)
+        # what a link or a prefill is measured at on a busy machine must not decide who reads a prompt
+        super().__init__(model or tiny_model(), node_args=[*NODE_ARGS, *node_args],
+                         router_args=["--hand-off", "always", *router_args], **kinds)
 
     def told(self, seconds=10):
         """Waits until the router knows of every page that the idle nodes have cached."""
@@ -172,27 +175,27 @@ def strike_in_the_prompt(cluster, prompt, pages):
 
 def test_what_d_verified_outlives_p():
     rng = random.Random(12)
-    prompt = ids(rng, 800)
+    prompt = ids(rng, 500)
     with Prefixes(demo_model(), mixed=1, node_args=["--prefix-cache", "off"]) as cluster:
         want = cluster.generate(prompt, 12, 120, **sampled()).key()
     # alone, D goes on from its own pages; with another P, that one fetches them
     for prefill in (1, 2):
         with Prefixes(demo_model(), prefill=prefill, decode=1, node_args=["--chunk-tokens", "64"]) as cluster:
-            answer = strike_in_the_prompt(cluster, prompt, 15)
+            answer = strike_in_the_prompt(cluster, prompt, 9)
             assert answer.key() == want
             assert answer.timings.replays == 1
             # of the last pages that came some runs of layers are missing
-            assert 6 * PAGE <= answer.usage.cached_tokens < len(prompt), answer.usage
+            assert 4 * PAGE <= answer.usage.cached_tokens < len(prompt), answer.usage
             assert cluster.router.metric("baton_prefix_fetches_total") == prefill - 1
             assert not cluster.settled()
 
 
 def test_a_leaving_decode_node_hands_its_streams_over():
     rng = random.Random(13)
-    jobs = [(ids(rng, 30 + 10 * i), sampled(100 + i)) for i in range(6)]
+    jobs = [(ids(rng, 30 + 10 * i), sampled(100 + i)) for i in range(5)]
     tokens = 1500
-    with Prefixes(mixed=1, node_args=["--prefix-cache", "off"]) as cluster:
-        want = [cluster.generate(p, tokens, 120, **s).key() for p, s in jobs]
+    with Prefixes(mixed=1, node_args=["--prefix-cache", "off"]) as cluster, ThreadPoolExecutor(len(jobs)) as pool:
+        want = [f.result().key() for f in [pool.submit(cluster.generate, p, tokens, 120, **s) for p, s in jobs]]
     with Prefixes(prefill=1, decode=2, node_args=["--grace-s", "1"]) as cluster:
         answers, failures = [Answer() for _ in jobs], []
 

@@ -606,6 +606,25 @@ TEST(cache, usage_says_what_was_not_computed)
     fake_say(&turn.world, turn.p, BATON__NODE__V1__NODE_MESSAGE__KIND_TOKENS, &body);
     CHECK_INT(turn.r->timing.cached_tokens, 144);
     turn_finish(&turn);
+    /* also in an attempt that follows another which gave no token */
+    struct turn second = {0};
+    turn_place(&second, 1);
+    turn_accept(&second);
+    fake_report(&second.world, second.p, second.to_p->attempt, KIND(DROPPED));
+    id = fake_id(second.to_d->attempt);
+    fake_report(&second.world, second.d, &id, KIND(INCOMPLETE));
+    fake_beat(&second.world, second.p);
+    const Baton__Node__V1__Assign *again = fake_assigned(second.p);
+    CHECK(again && second.r->replays == 1);
+    id = fake_id(again->attempt);
+    run.cached_tokens = 0;
+    run.prefill_us = 0;
+    fake_say(&second.world, second.d, BATON__NODE__V1__NODE_MESSAGE__KIND_TOKENS, &body);
+    run.cached_tokens = 144;
+    run.prefill_us = 5000;
+    fake_say(&second.world, second.p, BATON__NODE__V1__NODE_MESSAGE__KIND_TOKENS, &body);
+    CHECK_INT(second.r->timing.cached_tokens, 144);
+    turn_finish(&second);
     /* never more than the prompt has */
     struct turn forged = {0};
     turn_place(&forged, 1);
