@@ -41,28 +41,18 @@ void engine_slot_release(struct engine *engine, uint32_t slot)
         slot_free(engine, slot);
 }
 
-static void slot_ack(struct engine *engine, uint32_t slot)
-{
-    atomic_store(&engine->cancels->acks[slot], 1);
-}
-
 void engine_cancel(struct engine *engine, uint32_t slot)
 {
     assert(slot < engine->info.slots_max && engine->slots[slot].taken);
     kern_cancels_set(engine->cancels, slot);
     if (engine->slots[slot].in_flight == 0)
-        slot_ack(engine, slot);
-}
-
-static bool slot_cancelled(const struct engine *engine, uint32_t slot)
-{
-    return atomic_load(&engine->cancels->flags[slot]) != 0;
+        kern_cancels_ack(engine->cancels, slot);
 }
 
 bool engine_cancel_acked(const struct engine *engine, uint32_t slot)
 {
     assert(slot < engine->info.slots_max);
-    return slot_cancelled(engine, slot) && atomic_load(&engine->cancels->acks[slot]) != 0;
+    return kern_cancels_acked(engine->cancels, slot);
 }
 
 bool engine_slot_failed(const struct engine *engine, uint32_t slot)
@@ -289,8 +279,7 @@ static void step_finish(struct engine *engine, struct engine_step *step)
         assert(state->in_flight > 0);
         if (--state->in_flight)
             continue;
-        if (slot_cancelled(engine, slot))
-            slot_ack(engine, slot);
+        kern_cancels_ack(engine->cancels, slot);
         if (state->released)
             slot_free(engine, slot);
     }

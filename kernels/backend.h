@@ -149,11 +149,15 @@ struct kern_step {
     uint64_t begin_ns, end_ns; /* results: CLOCK_MONOTONIC at step_begin and step_end */
 };
 
+#define KERN_CANCEL_ACKED UINT64_C(1)
+
 /* Cancel flags and progress, shared by all steps of a device. All fields atomic; any thread. */
 struct kern_cancels {
     uint32_t slot_count;
-    _Atomic uint64_t *flags; /* [slot_count] 0: none; else 1 + layers_begun when the flag was set */
-    _Atomic uint8_t *acks;   /* [slot_count] 1: acknowledged */
+    /* [slot_count] 0: none; else (1 + layers_begun when the flag was set) << 1 | KERN_CANCEL_ACKED. One word, because a backend
+     * looks at every slot, also at one that is just given to a new sequence: an acknowledgement apart from its flag could be that of
+     * the old sequence, and the new one's pages would be free while a layer still writes to them. */
+    _Atomic uint64_t *flags;
     _Atomic uint8_t
         *failed; /* [slot_count] 1: a row of the sequence was not finite; set at step_end */
     _Atomic uint64_t layers_begun, layers_finished;
@@ -172,6 +176,10 @@ void kern_cancels_set(struct kern_cancels *cancels, uint32_t slot);
 void kern_cancels_reset(struct kern_cancels *cancels, uint32_t slot);
 /* For backends: acknowledges `slot` if its flag is set and notes the lag. True when the flag is set. */
 bool kern_cancels_look(struct kern_cancels *cancels, uint32_t slot);
+/* Acknowledges without a backend: no step in flight holds the slot. Nothing when its flag is not set. */
+void kern_cancels_ack(struct kern_cancels *cancels, uint32_t slot);
+/* The flag is set, and acknowledged. */
+bool kern_cancels_acked(const struct kern_cancels *cancels, uint32_t slot);
 
 /* --- descriptions --- */
 

@@ -25,9 +25,8 @@ enum status kern_cancels_create(uint32_t slot_count, struct kern_cancels **cance
         return STATUS_MEMORY;
     cancels->slot_count = slot_count;
     cancels->flags = calloc(slot_count, sizeof *cancels->flags);
-    cancels->acks = calloc(slot_count, sizeof *cancels->acks);
     cancels->failed = calloc(slot_count, sizeof *cancels->failed);
-    if (!cancels->flags || !cancels->acks || !cancels->failed) {
+    if (!cancels->flags || !cancels->failed) {
         kern_cancels_destroy(cancels);
         return STATUS_MEMORY;
     }
@@ -40,7 +39,6 @@ void kern_cancels_destroy(struct kern_cancels *cancels)
     if (!cancels)
         return;
     free(cancels->flags);
-    free(cancels->acks);
     free(cancels->failed);
     free(cancels);
 }
@@ -48,15 +46,29 @@ void kern_cancels_destroy(struct kern_cancels *cancels)
 void kern_cancels_set(struct kern_cancels *cancels, uint32_t slot)
 {
     assert(slot < cancels->slot_count);
-    uint64_t none = 0, flag = 1 + atomic_load(&cancels->layers_begun);
+    uint64_t none = 0, flag = (1 + atomic_load(&cancels->layers_begun)) << 1;
     atomic_compare_exchange_strong(&cancels->flags[slot], &none, flag);
+}
+
+void kern_cancels_ack(struct kern_cancels *cancels, uint32_t slot)
+{
+    assert(slot < cancels->slot_count);
+    uint64_t flag = atomic_load(&cancels->flags[slot]);
+    while (flag && !(flag & KERN_CANCEL_ACKED) &&
+           !atomic_compare_exchange_weak(&cancels->flags[slot], &flag, flag | KERN_CANCEL_ACKED)) {
+    }
+}
+
+bool kern_cancels_acked(const struct kern_cancels *cancels, uint32_t slot)
+{
+    assert(slot < cancels->slot_count);
+    return atomic_load(&cancels->flags[slot]) & KERN_CANCEL_ACKED;
 }
 
 void kern_cancels_reset(struct kern_cancels *cancels, uint32_t slot)
 {
     assert(slot < cancels->slot_count);
     atomic_store(&cancels->flags[slot], 0);
-    atomic_store(&cancels->acks[slot], 0);
     atomic_store(&cancels->failed[slot], 0);
 }
 
@@ -65,13 +77,15 @@ bool kern_cancels_look(struct kern_cancels *cancels, uint32_t slot)
     uint64_t flag = atomic_load(&cancels->flags[slot]);
     if (!flag)
         return false;
-    if (atomic_load(&cancels->acks[slot]))
+    if (flag & KERN_CANCEL_ACKED)
         return true;
-    uint32_t lag = (uint32_t)(atomic_load(&cancels->layers_begun) - (flag - 1));
+    uint32_t lag = (uint32_t)(atomic_load(&cancels->layers_begun) - ((flag >> 1) - 1));
+    /* the slot may have been given anew since that look: then there is nothing to acknowledge */
+    if (!atomic_compare_exchange_strong(&cancels->flags[slot], &flag, flag | KERN_CANCEL_ACKED))
+        return flag != 0;
     uint32_t max = atomic_load(&cancels->lag_max);
     while (lag > max && !atomic_compare_exchange_weak(&cancels->lag_max, &max, lag)) {
     }
-    atomic_store(&cancels->acks[slot], 1);
     if (cancels->acked)
         cancels->acked(cancels->acked_context);
     return true;
