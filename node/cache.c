@@ -141,6 +141,8 @@ uint32_t cache_whole(const struct node *node, const struct work *work, uint32_t 
 void cache_publish(struct node *node, struct work *work)
 {
     uint32_t blocks = work->rows_done / node->info->page_tokens;
+    if (work->damaged_end && blocks >= work->damaged_end)
+        blocks = work->damaged_end - 1;
     if (!node->cache.on || blocks <= work->cursor.blocks ||
         engine_slot_failed(node->engine, work->slot))
         return;

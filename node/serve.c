@@ -43,12 +43,13 @@ static void source_ended(void *context, void *user, enum status status)
 static void source_damaged(void *context, void *user, struct kv_piece piece)
 {
     struct node *node = context;
-    uint32_t page = ((struct work *)user)->pages[piece.block];
+    struct work *work = user;
+    uint32_t page = work->pages[piece.block];
     node->cache.pages[page].mirrored &= ~(UINT64_C(1) << piece.run);
     if (node->pool.pages[page].indexed)
         cache_check_page(node, page);
-    else
-        engine_pages_unseal(node->engine, &page, 1);
+    else if (!work->damaged_end || piece.block + 1 < work->damaged_end)
+        work->damaged_end = piece.block + 1; /* its step may still be at it: the checksums stay */
 }
 
 static void source_released(void *context, void *user)

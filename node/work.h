@@ -131,6 +131,7 @@ struct work {
     struct prefix_cursor cursor; /* how far its pages are shared */
     uint32_t rows_done;     /* positions that are computed or received, by steps that have ended */
     uint32_t cached_tokens; /* of the prompt, not computed */
+    uint32_t damaged_end;   /* 1 + the first own block that is not what was sealed; 0: none */
     bool
         receives; /* its own pages are RESERVED until they are verified, or computed into after all */
 
