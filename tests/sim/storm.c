@@ -563,8 +563,10 @@ static void totals_add(uint64_t calm_ns)
     totals->completion_tokens += nodes.completion_tokens;
     totals->turns += storm.cluster.turns;
     totals->virtual_ns += storm.cluster.now_ns - storm.begin_ns;
-    if (calm_ns > totals->calm_ns_max)
+    if (calm_ns > totals->calm_ns_max) {
         totals->calm_ns_max = calm_ns;
+        totals->calm_seed = storm.seed;
+    }
     MUST(router.mismatches == 0, "%llu tokens were repeated differently",
          (unsigned long long)router.mismatches);
 }

@@ -31,8 +31,9 @@ static void totals_print(const struct storm_totals *t)
     printf("#");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         printf("%s %llu %s", i ? "," : "", n[i], names[i]);
-    printf("; %.0f virtual seconds; the last request ended at most %.2f s after a storm\n",
-           (double)t->virtual_ns / 1e9, (double)t->calm_ns_max / 1e9);
+    printf("; %.0f virtual seconds; the last request ended at most %.2f s after a storm (%llu)\n",
+           (double)t->virtual_ns / 1e9, (double)t->calm_ns_max / 1e9,
+           (unsigned long long)t->calm_seed);
 }
 
 static uint64_t number_of(const char *name, uint64_t otherwise)
