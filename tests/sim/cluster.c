@@ -18,15 +18,18 @@ static uint64_t min_ns(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint64_t process_due_ns(const struct cluster *cluster, const struct process *p)
+uint64_t cluster_process_due_ns(const struct cluster *cluster, uint32_t process)
 {
+    const struct process *p = &cluster->processes[process];
+
     if (!p->alive || p->frozen || net_waits(p->rpc))
         return DEADLINE_NONE;
     uint64_t due_ns = min_ns(p->planned_ns, net_next_ns(p->rpc));
     if (virtual_loop_woken(p->loop))
         due_ns = cluster->now_ns;
     if (p->node) {
-        due_ns = min_ns(due_ns, fake_engine_next_ns(node_side_engine(p->node)));
+        if (!cluster->options.by_hand)
+            due_ns = min_ns(due_ns, fake_engine_next_ns(node_side_engine(p->node)));
         if (!xfer_arm(node_side_xfer(p->node)))
             due_ns = cluster->now_ns;
     }
@@ -57,7 +60,7 @@ uint64_t cluster_due_ns(struct cluster *cluster)
     uint64_t due_ns = DEADLINE_NONE;
     uint32_t nodes = cluster->options.nodes;
     for (uint32_t i = 0; i <= nodes; i++)
-        due_ns = min_ns(due_ns, process_due_ns(cluster, &cluster->processes[i]));
+        due_ns = min_ns(due_ns, cluster_process_due_ns(cluster, i));
     for (uint32_t from = 1; from <= nodes; from++)
         for (uint32_t to = 1; to <= nodes; to++)
             if (from != to)
@@ -78,7 +81,8 @@ static void process_turn(struct cluster *cluster, struct process *p)
     if (++p->same_turns > SAME_TURNS_MAX)
         sim_fail("process %u turns without end", (unsigned)(p - cluster->processes));
     cluster->turns++;
-    if (p->node)
+    virtual_random_for((uint32_t)(p - cluster->processes));
+    if (p->node && !cluster->options.by_hand)
         fake_engine_pass(node_side_engine(p->node), cluster->now_ns);
     virtual_loop_turn(p->loop, p->planned_ns);
     if (p->node)
@@ -95,7 +99,7 @@ static void act_once(struct cluster *cluster)
         uint32_t thing = (begin + i) % things;
         if (thing <= nodes) {
             struct process *p = &cluster->processes[thing];
-            if (process_due_ns(cluster, p) <= cluster->now_ns) {
+            if (cluster_process_due_ns(cluster, thing) <= cluster->now_ns) {
                 process_turn(cluster, p);
                 return;
             }
@@ -111,7 +115,7 @@ static void act_once(struct cluster *cluster)
     }
 }
 
-static void time_pass(struct cluster *cluster, uint64_t to_ns)
+void cluster_time_pass(struct cluster *cluster, uint64_t to_ns)
 {
     if (to_ns <= cluster->now_ns)
         return;
@@ -129,10 +133,10 @@ void cluster_run(struct cluster *cluster, uint64_t until_ns)
 {
     uint64_t due_ns;
     while ((due_ns = cluster_due_ns(cluster)) <= until_ns) {
-        time_pass(cluster, due_ns);
+        cluster_time_pass(cluster, due_ns);
         act_once(cluster);
     }
-    time_pass(cluster, until_ns);
+    cluster_time_pass(cluster, until_ns);
 }
 
 /* --- life --- */
@@ -217,6 +221,7 @@ static void node_begin(struct cluster *cluster, uint32_t process)
     options.hub = cluster->hub;
     options.place = (int)process;
     snprintf(options.name, sizeof options.name, "node-%u", process);
+    virtual_random_for(process);
     p->node = node_side_create(&options);
     p->loop = node_side_loop(p->node);
     p->rpc = node_side_rpc(p->node);
@@ -230,6 +235,7 @@ static void router_begin(struct cluster *cluster)
     struct process *p = &cluster->processes[CLUSTER_ROUTER];
     struct router_side_options options = cluster->options.router;
     options.net = cluster->net;
+    virtual_random_for(CLUSTER_ROUTER);
     cluster->router = router_side_create(&options);
     p->loop = router_side_loop(cluster->router);
     p->rpc = router_side_rpc(cluster->router);
@@ -246,6 +252,7 @@ void cluster_start(struct cluster *cluster, const struct cluster_options *option
     struct net_options net = {.seed = options->seed ^ 0x9e7u,
                               .window_bytes = options->window_bytes,
                               .burst_max = options->burst_max,
+                              .by_hand = options->by_hand,
                               .seen = seen,
                               .sent = sent,
                               .context = cluster};

@@ -35,6 +35,7 @@ struct cluster_options {
     uint32_t burst_max;
     uint64_t net_min_ns, net_max_ns; /* of a message between router and node */
     uint64_t kv_min_ns, kv_max_ns;   /* between two steps of a direction of the hub */
+    bool by_hand;                    /* see below */
     uint32_t
         boast; /* nodes say that they have so many times their pages: the router gives them too much */
 };
@@ -70,6 +71,9 @@ void cluster_freeze(struct cluster *cluster, uint32_t process, bool frozen);
 void cluster_kv_speed(struct cluster *cluster, uint32_t from, uint32_t to, uint64_t min_ns,
                       uint64_t max_ns);
 void cluster_kv_cut(struct cluster *cluster, uint32_t from, uint32_t to, bool cut);
+/* --- by hand: messages, engines and the hub move only when told to (tests/sim/explore.h) --- */
+uint64_t cluster_process_due_ns(const struct cluster *cluster, uint32_t process);
+void cluster_time_pass(struct cluster *cluster, uint64_t to_ns);
 /* What the script did to a process's state: it turns at once. */
 void cluster_poke(struct cluster *cluster, uint32_t process);
 /* Sums over all nodes, dead ones included. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "tests/sim/virtual.h"
+#include "tests/sim/print.h"
 
 enum { STEPS = 2, EVENTS_MAX = 512 };
 enum fill { FILL_NONE, FILL_ZERO, FILL_DROPPED };
@@ -642,6 +642,29 @@ void fake_engine_pass(struct engine *engine, uint64_t now_ns)
     }
 }
 
+uint64_t fake_engine_next_step_ns(const struct engine *engine)
+{
+    return engine->layer_end_ns;
+}
+
+uint64_t fake_engine_next_copy_ns(const struct engine *engine)
+{
+    return engine->copy_end_ns;
+}
+
+bool fake_engine_one(struct engine *engine, bool copies)
+{
+    uint64_t *end_ns = copies ? &engine->copy_end_ns : &engine->layer_end_ns;
+    if (*end_ns == DEADLINE_NONE)
+        return false;
+    *end_ns = clock_now_ns();
+    if (copies)
+        copy_end(engine);
+    else
+        layer_end(engine);
+    return true;
+}
+
 void fake_engine_shift(struct engine *engine, uint64_t by_ns)
 {
     if (engine->layer_end_ns != DEADLINE_NONE)
@@ -798,4 +821,65 @@ bool fake_engine_idle(const struct engine *engine)
         if (engine->slots[i].taken)
             return false;
     return fake_engine_next_ns(engine) == DEADLINE_NONE && engine->events_in == engine->events_out;
+}
+
+static void step_print(const struct engine_step *step, struct print *print)
+{
+    print_head(print, "step", step->state);
+    for (uint32_t i = 0; i < step->seq_count; i++) {
+        const struct fake_seq *seq = &step->seqs[i];
+        PRINT(print, seq->slot);
+        PRINT(print, seq->position);
+        PRINT(print, seq->row_count);
+        PRINT(print, seq->prev_sample);
+        PRINT(print, seq->sample);
+        PRINT(print, seq->skipped);
+        PRINT(print, seq->seed);
+        PRINT(print, seq->answer_index);
+    }
+    print_bytes(print, "tokens", step->tokens, step->row_count * sizeof *step->tokens);
+    print_bytes(print, "pages", step->pages, step->page_count * sizeof *step->pages);
+    print_bytes(print, "fills", step->fills, step->fill_count * sizeof *step->fills);
+    print_bytes(print, "sealed", step->sealed, step->sealed_count * sizeof *step->sealed);
+}
+
+void fake_engine_print(const struct engine *engine,
+                       bool (*page_counts)(const void *context, uint32_t page), const void *context,
+                       struct print *print)
+{
+    const struct engine_info *info = &engine->info;
+    size_t words = (size_t)info->layers * info->page_tokens;
+    print_head(print, "engine", engine->layer_end_ns != DEADLINE_NONE ? engine->layer : 99);
+    for (uint32_t page = 0; page < info->page_count; page++) {
+        PRINT(print, engine->fill[page]);
+        PRINT(print, engine->fill_step[page] > engine->fills_done);
+        if (!page_counts(context, page))
+            continue;
+        print_head(print, "page", page);
+        print_bytes(print, "kv", &engine->kv[page * words], words * sizeof *engine->kv);
+        print_bytes(print, "known", &engine->known[page * words], words);
+        PRINT(print, engine->sealed[page]);
+    }
+    for (uint32_t i = 0; i < info->slots_max; i++) {
+        const struct fake_slot *slot = &engine->slots[i];
+        print_value(print, "slot",
+                    slot->taken | slot->released << 1 | slot->cancelled << 2 | slot->acked << 3 |
+                        slot->in_flight << 4);
+    }
+    for (uint64_t i = engine->steps_done; i < engine->steps_submitted; i++)
+        step_print(&engine->steps[i % STEPS], print);
+    const struct engine_step *last = engine->last_submitted; /* the next may refer to its samples */
+    for (uint32_t i = 0; last && i < last->sample_count; i++)
+        print_value(print, "out", last->outs[i].token << 1 | last->outs[i].finished);
+    PRINT(print, engine->steps_run - engine->steps_done);
+    PRINT(print, engine->steps_begun % STEPS);
+    for (uint64_t i = engine->copies_done; i < engine->copies_submitted; i++) {
+        const struct engine_copy *copy = engine->copies[i % info->copies_max];
+        print_value(print, "copy", copy->kind << 24 | copy->page << 8 | copy->run);
+        PRINT(print, copy->expected);
+    }
+    for (uint64_t i = engine->events_out; i < engine->events_in; i++) {
+        const struct engine_event *event = &engine->events[i % EVENTS_MAX];
+        print_value(print, "event", event->kind << 8 | event->run);
+    }
 }

@@ -32,14 +32,22 @@ struct engine *fake_engine_create(const struct fake_options *options);
 uint64_t fake_engine_next_ns(const struct engine *engine);
 /* Everything that ends until now. */
 void fake_engine_pass(struct engine *engine, uint64_t now_ns);
+/* The same for the two streams apart. */
+uint64_t fake_engine_next_step_ns(const struct engine *engine);
+uint64_t fake_engine_next_copy_ns(const struct engine *engine);
+/* The next thing that would end, now. False: nothing runs. `copies`: of copies, else of steps. */
+bool fake_engine_one(struct engine *engine, bool copies);
 /* The process stood still for so long. */
 void fake_engine_shift(struct engine *engine, uint64_t by_ns);
 /* Flips one bit of a page that holds checksummed bytes. False: the piece has no checksum. */
 bool fake_engine_flip(struct engine *engine, uint32_t page, uint32_t run, uint32_t bit);
 /* No step, no copy, no slot. */
 bool fake_engine_idle(const struct engine *engine);
-/* Of everything that decides what it does next. */
-uint64_t fake_engine_fingerprint(const struct engine *engine, uint64_t now_ns);
+/* Everything that decides what it does next. `page_counts` says whether a page's bytes matter to anybody. */
+struct print;
+void fake_engine_print(const struct engine *engine,
+                       bool (*page_counts)(const void *context, uint32_t page), const void *context,
+                       struct print *print);
 
 /* The answer that is right: tokens[0, count). */
 void fake_answer(uint32_t layers, const uint32_t *prompt, uint32_t prompt_count, uint64_t seed,

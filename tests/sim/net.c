@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "base/plant.h"
 #include "tests/sim/fake_engine.h"
+#include "tests/sim/print.h"
 
 enum { PLACES_MAX = 16 };
 enum side { CLIENT, SERVER };
@@ -107,6 +108,10 @@ static struct packet *packet_create(enum packet_kind kind, size_t bytes)
 
 static void packet_time(struct stream *stream, struct pipe *pipe, struct packet *packet)
 {
+    if (stream->net->options.by_hand) {
+        packet->at_ns = DEADLINE_NONE;
+        return;
+    }
     uint64_t at_ns = clock_now_ns() + delay_ns(stream->net, stream->place);
     if (at_ns < pipe->last_ns)
         at_ns = pipe->last_ns;
@@ -449,7 +454,8 @@ void rpc_call_half_close(struct rpc_call *call)
 static void unsent_drop(struct rpc_call *call)
 {
     struct stream *stream = call->stream;
-    if (call->home->dead || !stream->connected || dice_chance(&stream->net->dice, 1, 2))
+    if (call->home->dead || !stream->connected || stream->net->options.by_hand ||
+        dice_chance(&stream->net->dice, 1, 2))
         return;
     struct pipe *pipe = &stream->pipes[call->side];
     list_for_each_safe(it, tmp, &pipe->packets)
@@ -666,6 +672,71 @@ void net_reset(struct net *net, int place)
             pipe_clear(&stream->pipes[CLIENT]);
         stream_free_check(stream);
     }
+}
+
+uint32_t net_heads(const struct net *net, struct net_head *heads, uint32_t max)
+{
+    uint32_t count = 0;
+    list_for_each(it, &net->streams)
+    {
+        struct stream *stream = container_of(it, struct stream, link);
+        for (int reader = 1; reader >= 0 && count < max; reader--) {
+            const struct packet *packet = pipe_first(&stream->pipes[1 - reader]);
+            enum net_direction direction = reader == SERVER ? NET_UP : NET_DOWN;
+            const struct rpc_call *call = stream->calls[reader];
+            bool readable = call ? !call->home->dead : packet && packet->kind == PACKET_OPEN;
+            if (!packet || !readable || !stream->connected ||
+                net->places[stream->place].blocked[direction])
+                continue;
+            heads[count++] = (struct net_head){.stream = stream,
+                                               .direction = direction,
+                                               .place = stream->place,
+                                               .data = packet->data,
+                                               .bytes = packet->bytes,
+                                               .kind = "omhe"[packet->kind]};
+        }
+    }
+    return count;
+}
+
+void net_release(const struct net_head *head)
+{
+    enum side sender = head->direction == NET_UP ? CLIENT : SERVER;
+    container_of(head->stream->pipes[sender].packets.next, struct packet, link)->at_ns =
+        clock_now_ns();
+}
+
+void net_print(const struct net *net, struct print *print)
+{
+    list_for_each(it, &net->streams)
+    {
+        const struct stream *stream = container_of(it, struct stream, link);
+        print_head(print, "stream", (uint64_t)stream->place);
+        PRINT(print, stream->connected);
+        PRINT(print, stream->lost);
+        for (int side = 0; side < 2; side++) {
+            const struct rpc_call *call = stream->calls[side];
+            PRINT(print, call != NULL);
+            if (call) {
+                PRINT(print, call->sending);
+                PRINT(print, call->out_closed);
+                PRINT(print, call->ending);
+                PRINT(print, call->writable_ns);
+                PRINT(print, call->closed_ns);
+            }
+            list_for_each(packet_it, &stream->pipes[side].packets)
+            {
+                const struct packet *packet = container_of(packet_it, struct packet, link);
+                print_head(print, "packet", packet->kind);
+                print_bytes(print, "data", packet->data, packet->bytes);
+            }
+        }
+    }
+    for (int i = 0; i < PLACES_MAX; i++)
+        if (net->places[i].blocked[0] || net->places[i].blocked[1])
+            print_value(print, "blocked",
+                        (uint64_t)i << 2 | net->places[i].blocked[0] << 1 |
+                            net->places[i].blocked[1]);
 }
 
 bool net_waits(const struct rpc *rpc)

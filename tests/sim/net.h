@@ -23,6 +23,7 @@ struct net_options {
     uint64_t seed;
     size_t window_bytes;
     uint32_t burst_max; /* events that one process gets in a round */
+    bool by_hand;       /* a message arrives when net_release says so, and only then */
     /* Each message when it is sent, and when it arrives; may be NULL. `sent` may change it: returns what to free(), or NULL to
      * leave it as it is. */
     void *(*sent)(void *context, int place, enum net_direction direction, const void *data,
@@ -42,6 +43,20 @@ uint64_t net_next_ns(const struct rpc *rpc);
 /* It runs no more: nothing leaves it or reaches it, and rpc_destroy only cleans up. `silent`: its peers are not told. */
 void net_kill(struct rpc *rpc, bool silent);
 
+/* --- by hand --- */
+struct stream;
+struct net_head { /* the first message under way in one direction of a stream */
+    struct stream *stream;
+    enum net_direction direction;
+    int place;
+    const void *data; /* of a message */
+    size_t bytes;
+    char kind; /* 'o'pen, 'm'essage, 'h'alf-close, 'e'nd */
+};
+/* Those that could arrive now. Returns how many. */
+uint32_t net_heads(const struct net *net, struct net_head *heads_out, uint32_t max);
+void net_release(const struct net_head *head);
+
 /* --- faults, by node --- */
 void net_delay(struct net *net, int place, uint64_t min_ns, uint64_t max_ns);
 /* What is under way stands still, and goes on when this ends. */
@@ -50,6 +65,8 @@ void net_block(struct net *net, int place, enum net_direction direction, bool bl
 void net_reset(struct net *net, int place);
 /* It stands still until a node takes messages again (base/plant.h). */
 bool net_waits(const struct rpc *rpc);
+struct print;
+void net_print(const struct net *net, struct print *print);
 /* Packets under way. */
 unsigned net_pending(const struct net *net);
 

@@ -106,7 +106,7 @@ struct node_side *node_side_create(const struct node_side_options *options)
         .name = side->of.name,
         .grpc_address = "",
         .http_address = "",
-        .peers_max = 8,
+        .peers_max = options->peers_max ? options->peers_max : 8,
         .refused = refused,
         .left = left,
         .context = side,
@@ -385,4 +385,9 @@ void node_side_print(const struct node_side *side)
                work->steps_outstanding, work->copies, work->fetch.live ? " fetches" : "",
                work->serve.live ? " serves" : "", work->first_known ? " first" : "");
     }
+}
+
+const struct node *node_side_node(const struct node_side *side)
+{
+    return side->node;
 }

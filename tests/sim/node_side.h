@@ -7,6 +7,7 @@
 #include "tests/sim/fake_engine.h"
 #include "tests/sim/net.h"
 
+struct node;
 struct node_side;
 
 struct node_side_options {
@@ -17,6 +18,7 @@ struct node_side_options {
     int role;  /* 0 prefill, 1 decode, 2 mixed */
     uint32_t chunk_tokens, steps_in_flight;
     uint64_t grace_ns;
+    uint32_t peers_max;   /* 0: 8 */
     int reserve, preempt; /* as node/options.h has them */
     uint32_t swap_pages, preempt_every, gap_ms;
     struct fake_options engine;
@@ -49,5 +51,6 @@ struct node_counts {
 };
 void node_side_counts(const struct node_side *node, struct node_counts *counts_out);
 void node_side_print(const struct node_side *node);
+const struct node *node_side_node(const struct node_side *node);
 
 #endif

@@ -382,3 +382,8 @@ void router_side_print(const struct router_side *router)
         }
     }
 }
+
+const struct core *router_side_core(const struct router_side *router)
+{
+    return &router->core;
+}

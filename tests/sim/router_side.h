@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "tests/sim/net.h"
 
+struct core;
 struct router_side;
 struct client;
 
@@ -67,6 +68,7 @@ void router_side_counts(const struct router_side *router, struct router_counts *
 /* Asks the node to drain, or gives it another role (0 prefill, 1 decode, 2 mixed); false: no such node is registered. */
 bool router_side_drain(struct router_side *router, const char *name);
 bool router_side_role(struct router_side *router, const char *name, int role);
+const struct core *router_side_core(const struct router_side *router);
 /* Describes every open request, for a failure's report. */
 void router_side_print(const struct router_side *router);
 

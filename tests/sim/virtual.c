@@ -35,13 +35,26 @@ bool dice_chance(struct dice *dice, uint32_t parts, uint32_t of)
     return dice_below(dice, of) < parts;
 }
 
-static struct dice random_dice;
+enum { RANDOM_STREAMS = 16 };
+static struct dice random_dice[RANDOM_STREAMS];
+static uint32_t random_owner;
+
+void virtual_random_for(uint32_t process)
+{
+    assert(process < RANDOM_STREAMS);
+    random_owner = process;
+}
+
+uint64_t virtual_random_state(uint32_t process)
+{
+    return random_dice[process].state;
+}
 
 uint64_t random_u64(void)
 {
     uint64_t value = 0;
     while (!value)
-        value = dice_u64(&random_dice);
+        value = dice_u64(&random_dice[random_owner]);
     return value;
 }
 
@@ -49,7 +62,7 @@ void random_bytes(void *out, size_t bytes)
 {
     uint8_t *at = out;
     while (bytes--)
-        *at++ = (uint8_t)(dice_u64(&random_dice) >> 56);
+        *at++ = (uint8_t)(dice_u64(&random_dice[random_owner]) >> 56);
 }
 
 /* --- time --- */
@@ -64,7 +77,8 @@ uint64_t clock_now_ns(void)
 void virtual_start(uint64_t start_ns, uint64_t random_seed)
 {
     now_ns = start_ns;
-    random_dice.state = random_seed;
+    for (uint32_t i = 0; i < RANDOM_STREAMS; i++)
+        random_dice[i].state = mix64(random_seed + i);
 }
 
 void virtual_time(uint64_t to_ns)

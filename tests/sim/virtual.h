@@ -31,6 +31,9 @@ static inline uint64_t mix64(uint64_t x)
 /* --- the world's clock, and what random_u64 draws from --- */
 void virtual_start(uint64_t now_ns, uint64_t random_seed);
 void virtual_time(uint64_t now_ns); /* never backwards */
+/* From now on random_u64 draws for this process: each has a stream of its own, so that what one draws does not depend on others. */
+void virtual_random_for(uint32_t process);
+uint64_t virtual_random_state(uint32_t process);
 
 /* --- loops: the owner of a loop lets it sleep, and turns it when its time has come --- */
 /* PREPARE; when it wants to turn at the latest. */

@@ -1,0 +1,144 @@
+/* A node's state for the explorer's fingerprint: all that decides what it does next, but for counters that are only shown. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/loop_impl.h"
+#include "kvtransfer/link_impl.h"
+#include "node/node.h"
+#include "tests/sim/inside.h"
+#include "tests/sim/state.h"
+
+/* Timers in any order: a sum of what each is. */
+void state_loop(const struct loop *loop, struct print *print)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < loop->heap_count; i++)
+        sum += mix64(loop->heap[i]->deadline_ns ^ (uint64_t)(uintptr_t)loop->heap[i]->fire);
+    print_head(print, "loop", (uint64_t)loop->heap_count);
+    print_value(print, "timers", sum);
+    PRINT(print, loop->late_total_ns);
+}
+
+static void state_work(const struct work *work, struct print *print)
+{
+    print_head(print, "work", work->index);
+    /* as it lies in memory, so that no new field is forgotten, less pointers and what only tells lives apart */
+    struct work plain;
+    memcpy(&plain, work, sizeof plain);
+    memset(&plain.link, 0, sizeof plain.link);
+    memset(&plain.attempt_link, 0, sizeof plain.attempt_link);
+    memset(&plain.waiter.link, 0, sizeof plain.waiter.link);
+    plain.life = 0;
+    plain.tokens = plain.pages = plain.swap_pages = NULL;
+    plain.bias = NULL;
+    plain.stop_ids = NULL;
+    plain.table = NULL;
+    plain.sampling.logit_bias = NULL;
+    plain.sampling.stop_token_ids = NULL;
+    PRINT(print, work->state);
+    print_bytes(print, "all", &plain, sizeof plain);
+    print_bytes(print, "tokens", work->tokens, work_total(work) * sizeof *work->tokens);
+    print_bytes(print, "pages", work->pages, work->page_count * sizeof *work->pages);
+    print_bytes(print, "swap", work->swap_pages, work->swap_count * sizeof *work->swap_pages);
+}
+
+static void state_pool(const struct pool *pool, struct print *print)
+{
+    print_head(print, "pool", pool->total);
+    for (uint32_t i = 0; i < pool->total; i++) {
+        const struct pool_page *page = &pool->pages[i];
+        print_value(print, "page", (uint64_t)page->state << 32 | page->owner);
+        PRINT(print, page->pins);
+        PRINT(print, page->indexed ? page->parent : 0);
+    }
+    for (uint32_t at = pool->free_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
+        print_value(print, "free", at);
+    list_for_each(it, &pool->waiters)
+        PRINT(print, container_of(it, struct pool_waiter, link)->owner);
+}
+
+static bool page_counts(const void *context, uint32_t page)
+{
+    return ((const struct pool *)context)->pages[page].state != POOL_FREE;
+}
+
+static void state_steps(const struct step_loop *steps, struct print *print)
+{
+    print_head(print, "steps", steps->in_flight);
+    PRINT(print, steps->batch.alone_last);
+    for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
+        const struct step_record *record = &steps->records[i];
+        print_head(print, "record", record->step != NULL);
+        for (uint32_t k = 0; record->step && k < record->part_count; k++) {
+            PRINT(print, record->parts[k].work->index);
+            PRINT(print, record->parts[k].rows);
+            PRINT(print, record->parts[k].position);
+            PRINT(print, record->parts[k].sample);
+            PRINT(print, record->parts[k].block_begin);
+            PRINT(print, record->parts[k].block_end);
+            PRINT(print, record->parts[k].prompt);
+        }
+    }
+    uint64_t
+        rates[3]; /* of steps that take no time they are numbers of no meaning, but they decide */
+    memcpy(&rates[0], &steps->prompt_tokens_per_s, 8);
+    memcpy(&rates[1], &steps->pace.decode_ns, 8);
+    memcpy(&rates[2], &steps->pace.prompt_row_ns, 8);
+    for (int i = 0; i < 3; i++)
+        PRINT(print, rates[i]);
+}
+
+void state_node(const struct node *node, struct print *print)
+{
+    print_head(print, "node", node->incarnation);
+    PRINT(print, node->router_incarnation);
+    PRINT(print, node->assignment_seen);
+    PRINT(print, node->role);
+    PRINT(print, node->draining);
+    PRINT(print, node->leaving);
+    PRINT(print, node->drain_until_ns);
+    for (uint32_t i = 0; i < node->table.count; i++)
+        if (node->table.works[i].state != WORK_FREE)
+            state_work(&node->table.works[i], print);
+    state_pool(&node->pool, print);
+    state_steps(&node->steps, print);
+    PRINT(print, node->copies.active);
+    PRINT(print, node->preempt.swap.free_count);
+    PRINT(print, node->outbox.call != NULL);
+    PRINT(print, node->outbox.run_count);
+    print_bytes(print, "outbox", node->outbox.queue.data, node->outbox.queue.bytes);
+    inside_registration(node->registration, print);
+    inside_peers(node->peers, print);
+    inside_links(node->links, print);
+    inside_source(node->links->sides[KV_SIDE_SOURCE].object, print);
+    inside_sink(node->links->sides[KV_SIDE_SINK].object, print);
+    fake_engine_print(node->engine, page_counts, &node->pool, print);
+    state_loop(node->loop, print);
+}
+
+bool state_pull_wrong(const struct node *from, const struct node *to, enum pull_wrong what,
+                      struct kv_frame *frame)
+{
+    const struct kv_link *link = kv_link_find(from->links, to->links->incarnation);
+    uint64_t mark;
+    struct kv_key key = {0};
+    bool live = inside_source_any(to->links->sides[KV_SIDE_SOURCE].object, &key, &mark);
+    if (!link || (what == PULL_OUT_OF_RANGE && !live))
+        return false;
+    *frame = (struct kv_frame){.type = KV_FRAME_PULL,
+                               .version = WIRE_NEWEST,
+                               .from_incarnation = from->links->incarnation,
+                               .to_incarnation = to->links->incarnation,
+                               .epoch = link->epoch,
+                               .key = key};
+    if (what != PULL_OUT_OF_RANGE)
+        frame->key = (struct kv_key){.router_incarnation = from->router_incarnation,
+                                     .request = 99,
+                                     .transfer = {1, 2},
+                                     .assignment = what == PULL_EARLY ? mark + 1 : mark};
+    frame->pull = (struct kv_pull){.run_count = 1,
+                                   .head_count = 1,
+                                   .block_count = 1,
+                                   .blocks = {what == PULL_OUT_OF_RANGE ? 1000 : 0}};
+    return true;
+}
