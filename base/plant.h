@@ -5,6 +5,7 @@
 #define BATON_BASE_PLANT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef BATON_SIM
 /*      name                     what is wrong then */
@@ -13,6 +14,7 @@
     X(NO_AGE_ORDER, "waiters for pages stand in the order in which they came")                     \
     X(FREED_WHILE_RUNNING, "pages are free before the running layer has ended")                    \
     X(ONE_LEG_ENDED, "an attempt is ended by name on its decode node only")                        \
+    X(KEPT_OUTSIDE_CACHE, "what a receiver verified is kept where nobody finds it")                \
     X(NO_FRESH_HEARTBEAT, "a node gets work after a give-up without having beaten since")          \
     X(OUTLIVES_ENDPOINT, "a link's end does not end its transfers")                                \
     X(ROUTER_WAITS, "the router waits for a node whose queue is full")
@@ -35,7 +37,9 @@ extern enum plant planted;
     } while (0)
 struct node;
 struct rpc_call;
+struct work;
 void planted_one_by_one(struct node *node);
+void planted_keep(struct node *node, struct work *work, uint32_t pages);
 bool planted_wait(struct rpc_call *call);
 #else
 #define PLANTED(name) false

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/plant.h"
 #include "base/random.h"
 #include "node/node.h"
 #include "node/rest_fault.h"
@@ -166,6 +167,7 @@ void cache_keep(struct node *node, struct work *work)
     uint32_t whole = cache_verified(node, work);
     if (whole <= work->hit_count)
         return;
+    PLANT_DO(KEPT_OUTSIDE_CACHE, planted_keep(node, work, whole); return );
     pool_fill(&node->pool, work->index, work->pages + work->hit_count, whole - work->hit_count);
     work->rows_done = whole * node->info->page_tokens;
     cache_publish(node, work);

@@ -181,7 +181,8 @@ void planted_one_by_one(struct node *node)
             struct work *work = &node->table.works[waiter->owner];
             if (!waiter->pages || work->state != WORK_WAITING)
                 continue;
-            enum pool_state state = work->leg == WORK_LEG_DECODE ? POOL_RESERVED : POOL_USED;
+            bool receives = work->leg == WORK_LEG_DECODE || work->fetch_blocks > 0;
+            enum pool_state state = receives ? POOL_RESERVED : POOL_USED;
             if (pool_take(&node->pool, 1, state, work->index, work->pages + work->page_count))
                 return;
             work->page_count++;
@@ -192,6 +193,16 @@ void planted_one_by_one(struct node *node)
             list_push_front(&node->pool.waiters, &waiter->link);
         }
     }
+}
+
+/* They are filled, and in no block table. */
+void planted_keep(struct node *node, struct work *work, uint32_t pages)
+{
+    uint32_t hits = work->hit_count;
+    pool_fill(&node->pool, work->index, work->pages + hits, pages - hits);
+    memmove(work->pages + hits, work->pages + pages,
+            (work->page_count - pages) * sizeof *work->pages);
+    work->page_count -= pages - hits;
 }
 
 /* --- what must hold --- */

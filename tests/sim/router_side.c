@@ -166,6 +166,8 @@ static struct request *request_of(struct client *client)
         token_list_append(&r->prompt, o->prompt[i]);
     r->tokens_max = o->tokens_max;
     r->deadline_ns = o->deadline_ns;
+    r->salted = o->tenant > 0;
+    r->salt[0] = o->tenant;
     r->sampling.seed = o->seed;
     r->sampling.index = o->n_index;
     r->sampling.tokens_min = o->tokens_min;
@@ -252,6 +254,10 @@ struct router_side *router_side_create(const struct router_side_options *options
                                 .requests_max = options->requests_max,
                                 .replays_max = options->replays_max,
                                 .node_wait_ns = options->node_wait_ns,
+                                .local_prefill_tokens = options->local_prefill_tokens,
+                                .cache_index_entries = options->cache_index_entries,
+                                .fetch = (enum placement_fetch)options->fetch,
+                                .hand_off_always = options->hand_off_always,
                                 .clock = clock_now_ns,
                                 .note = note,
                                 .note_context = router};

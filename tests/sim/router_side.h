@@ -15,6 +15,10 @@ struct router_side_options {
     uint32_t replays_max, requests_max, queue_max;
     size_t queue_messages_max; /* to one node; 0: as in production */
     uint64_t node_wait_ns;
+    uint32_t local_prefill_tokens;
+    uint64_t cache_index_entries;
+    int fetch; /* enum placement_fetch */
+    bool hand_off_always;
     /* A line of the router's log. */
     void (*note)(void *context, const char *node, const char *text);
     void *context;
@@ -34,6 +38,7 @@ struct client_options {
     uint32_t prompt[CLIENT_TOKENS_MAX], prompt_count, tokens_max, tokens_min;
     uint64_t seed;
     uint32_t n_index, stop_ids[4], stop_count;
+    uint8_t tenant;        /* whose cached pages it may find; 0: everybody's */
     const char *stop_text; /* NULL: none */
     uint64_t deadline_ns;  /* of the clock; DEADLINE_NONE */
 };

@@ -112,6 +112,10 @@ static void options_choose(void)
                                   .net_max_ns = range_ns(50 * NS_PER_US, 5 * NS_PER_MS),
                                   .kv_min_ns = 10 * NS_PER_US,
                                   .kv_max_ns = range_ns(20 * NS_PER_US, 2 * NS_PER_MS)};
+    o->router.cache_index_entries = pick(4) ? 1000 : pick(2) ? range(1, 20) : 0;
+    o->router.fetch = (int)pick(3);
+    o->router.hand_off_always = pick(2);
+    o->router.local_prefill_tokens = pick(4) ? 0 : range(1, 16);
     o->boast = pick(3) ? 1 : range(2, 4);
     if (pick(4) == 0) { /* a queue that a frozen node fills */
         o->router.queue_messages_max = range(6, 16);
@@ -191,6 +195,7 @@ static void request_choose(uint32_t index)
     o->tokens_max = pick(5) == 0 ? range(1, 2) : range(1, ANSWER_MAX);
     o->seed = dice_u64(&storm.dice);
     o->n_index = pick(3);
+    o->tenant = pick(3) ? 0 : (uint8_t)range(1, 2);
     if (pick(3) == 0)
         for (o->stop_count = range(1, 4); o->stop_ids[o->stop_count - 1] == 0;)
             for (uint32_t i = 0; i < o->stop_count; i++)
