@@ -494,6 +494,8 @@ enum status kv_links_attach(struct kv_links *links, struct loop *loop, struct er
             return err_wrap(err, "kv worker");
     }
     links->loop = loop;
+    links->now_ns = links->patient_ns =
+        loop_now_ns(loop); /* else the first timer is due at 0, and all since is late */
     loop_timer_init(loop, &links->timer, timer_fired, links);
     loop_hook_add(loop, &links->receive_hook, LOOP_RECEIVE, hook_receive, links);
     loop_hook_add(loop, &links->submit_hook, LOOP_SUBMIT, hook_submit, links);

@@ -14,6 +14,7 @@
 #include "tests/sim/inside.h"
 #include "tests/sim/state.h"
 
+#define END_HASH UINT64_C(0xe0d)
 enum { ACTIONS_MAX = 160, DEPTH_MAX = 4096, TIMED_MAX = 8, HEADS_MAX = 16 };
 static const uint64_t patience_ns = 120 * NS_PER_S;
 
@@ -65,7 +66,11 @@ struct explorer {
     struct explore_result result;
     uint32_t reference[EXPLORE_REQUESTS_MAX][CLIENT_TOKENS_MAX];
     uint64_t *seen; /* [seen_mask + 1] fingerprints; 0: none */
+    uint64_t *next; /* the same: what the first choice led to; 0: not known yet */
     uint64_t seen_mask;
+    size_t *first; /* the same: where in `firsts` the path lies that came there first */
+    char *firsts;
+    size_t firsts_used;
     struct frame *frames; /* [DEPTH_MAX] */
     uint32_t frame_count;
     uint16_t path[DEPTH_MAX];
@@ -119,6 +124,7 @@ static bool head_dull(const struct net_head *head)
     if (head->direction == NET_UP)
         return field == BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_ ||
                field == BATON__NODE__V1__NODE_MESSAGE__KIND_HEARTBEAT ||
+               field == BATON__NODE__V1__NODE_MESSAGE__KIND_CACHED ||
                field == BATON__NODE__V1__NODE_MESSAGE__KIND_LINK;
     return field == BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME ||
            field == BATON__NODE__V1__ROUTER_MESSAGE__KIND_HEARTBEAT_ACK ||
@@ -517,18 +523,18 @@ static uint64_t fingerprint(bool show)
     return print.hash ? print.hash : 1;
 }
 
-/* True: it was not there yet. */
-static bool seen_add(uint64_t hash)
+/* The place of this fingerprint; *new_out: it was not there yet. */
+static uint64_t seen_at(uint64_t hash, bool *new_out)
 {
-    for (uint64_t at = hash & x->seen_mask;; at = (at + 1) & x->seen_mask) {
-        if (x->seen[at] == hash)
-            return false;
-        if (!x->seen[at]) {
-            x->seen[at] = hash;
-            x->result.states++;
-            return true;
-        }
+    uint64_t at = hash & x->seen_mask;
+    while (x->seen[at] && x->seen[at] != hash)
+        at = (at + 1) & x->seen_mask;
+    *new_out = !x->seen[at];
+    if (*new_out) {
+        x->seen[at] = hash;
+        x->result.states++;
     }
+    return at;
 }
 
 /* --- the beginning of all paths --- */
@@ -656,22 +662,47 @@ static void path_follow(const uint16_t *path, uint32_t depth)
     }
 }
 
+/* Two states of one fingerprint must go on alike: here the first choice leads to where it led before. Else the fingerprint leaves
+ * something out, and what was taken for seen was not. */
+static void merge_check(uint64_t at, const struct choices *choices)
+{
+    static struct action actions[ACTIONS_MAX];
+    struct choices after = {.actions = actions};
+    struct action first = choices->actions[0];
+    x->result.checked++;
+    act(&first);
+    uint64_t hash = run_to_choice(&after) ? fingerprint(false) : END_HASH;
+    if (hash != x->next[at])
+        sim_fail("two states have one fingerprint and go on differently (SIM_SHOW=1 shows a path's "
+                 "last states); the first was %s",
+                 x->firsts + x->first[at]);
+}
+
 /* From the present on as far as it is new. */
 static void descend(void)
 {
+    uint64_t *came_from = NULL; /* whose first choice leads here */
     for (;;) {
         struct frame *frame = &x->frames[x->frame_count];
         struct choices choices = {.actions = frame->actions};
         assert(x->frame_count < DEPTH_MAX && x->depth < DEPTH_MAX);
-        if (!run_to_choice(&choices)) {
+        bool any = run_to_choice(&choices), is_new;
+        uint64_t hash = any ? fingerprint(false) : END_HASH;
+        if (came_from)
+            *came_from = hash;
+        if (!any) {
             clients_check();
             x->result.ends++;
             return;
         }
-        if (!seen_add(fingerprint(false))) {
-            x->result.merged++;
+        uint64_t at = seen_at(hash, &is_new);
+        if (!is_new) {
+            if (x->next[at] && x->result.merged++ % 8 == 0)
+                merge_check(at, &choices);
             return;
         }
+        x->first[at] = x->firsts_used;
+        x->firsts_used += (size_t)sprintf(x->firsts + x->firsts_used, "%s", explore_where()) + 1;
         const struct frame *below = x->frame_count ? frame - 1 : NULL;
         frame->count = choices.count;
         frame->next = 1;
@@ -683,6 +714,7 @@ static void descend(void)
             x->result.depth_max = x->depth;
         x->result.steps++;
         struct action first = frame->actions[0];
+        came_from = &x->next[at];
         act(&first);
     }
 }
@@ -697,6 +729,9 @@ static void explorer_begin(const struct explore_config *config)
         x->seen_mask *= 2;
     x->seen_mask--;
     x->seen = arena_outside((x->seen_mask + 1) * sizeof *x->seen);
+    x->next = arena_outside((x->seen_mask + 1) * sizeof *x->next);
+    x->first = arena_outside((x->seen_mask + 1) * sizeof *x->first);
+    x->firsts = arena_outside((size_t)64 << 30);
     x->saved = arena_outside((size_t)64 << 30);
     log_init("sim", trace_on ? LOG_LEVEL_DEBUG : (enum log_level)(LOG_LEVEL_ERROR + 1));
     if (arena_works()) {
@@ -742,6 +777,15 @@ void explore_path(const struct explore_config *config, const char *choices)
     path_follow(path, depth);
     static struct action actions[ACTIONS_MAX];
     struct choices rest = {.actions = actions};
+    if (getenv("SIM_SHOW")) {
+        for (int i = 0; i < 2 && run_to_choice(&rest); i++) {
+            printf("# --- the state %s:", i ? "after the first choice" : "here");
+            fingerprint(true);
+            printf("\n");
+            act(&actions[0]);
+        }
+        return;
+    }
     while (run_to_choice(&rest)) /* and then the first of each */
         act(&actions[0]);
     clients_check();

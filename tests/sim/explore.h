@@ -56,6 +56,7 @@ struct explore_config {
 
 struct explore_result {
     uint64_t states, steps, ends, merged, depth_max;
+    uint64_t checked; /* of the merged: went on from there, to see that it goes on alike */
     bool complete;
 };
 

@@ -17,7 +17,8 @@ void inside_sink(const struct kv_sink *sink, struct print *print)
         PRINT(print, t->key.assignment);
         PRINT(print, t->state);
         PRINT(print, t->first_known);
-        PRINT(print, t->first_known ? t->first.token_id : 0);
+        if (t->first_known)
+            print_bytes(print, "first", &t->first, offsetof(struct kv_first, top));
         PRINT(print, t->pull_due);
         PRINT(print, t->tell_ended);
         PRINT(print, t->tell_ended ? t->status : 0);

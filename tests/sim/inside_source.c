@@ -34,7 +34,8 @@ void inside_source(const struct kv_source *source, struct print *print)
         PRINT(print, t->lease_from_ns);
         PRINT(print, t->progress_due_ns);
         PRINT(print, t->layout.piece_count);
-        PRINT(print, t->first_known ? t->first.token_id : 0);
+        if (t->first_known)
+            print_bytes(print, "first", &t->first, offsetof(struct kv_first, top));
         PRINT(print, list_empty(&t->ring));
         for (unsigned k = 0; k < set_words(t); k++) {
             PRINT(print, t->ready[k]);

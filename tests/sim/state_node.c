@@ -13,7 +13,8 @@ void state_loop(const struct loop *loop, struct print *print)
 {
     uint64_t sum = 0;
     for (int i = 0; i < loop->heap_count; i++)
-        sum += mix64(loop->heap[i]->deadline_ns ^ (uint64_t)(uintptr_t)loop->heap[i]->fire);
+        sum += mix64(loop->heap[i]->deadline_ns ^
+                     mix64((uintptr_t)loop->heap[i]->fire - (uintptr_t)state_loop));
     print_head(print, "loop", (uint64_t)loop->heap_count);
     print_value(print, "timers", sum);
     PRINT(print, loop->late_total_ns);
@@ -88,6 +89,47 @@ static void state_steps(const struct step_loop *steps, struct print *print)
         PRINT(print, rates[i]);
 }
 
+static void state_cache(const struct node *node, struct print *print)
+{
+    const struct cache *cache = &node->cache;
+    const struct prefix *prefix = &cache->prefix;
+    print_head(print, "cache", prefix->count);
+    for (uint32_t i = 0; i < node->pool.total; i++) {
+        const struct prefix_entry *entry = &prefix->entries[i];
+        const struct cache_page *page = &cache->pages[i];
+        if (page->check_todo | page->check_busy | page->export_todo | page->export_busy) {
+            print_head(print, "busy page", i);
+            PRINT(print, page->check_todo);
+            PRINT(print, page->check_busy);
+            PRINT(print, page->export_todo);
+            PRINT(print, page->export_busy);
+            PRINT(print, page->bad);
+        }
+        if (!entry->serial)
+            continue;
+        print_head(print, "entry", i);
+        PRINT(print, page->mirrored);
+        PRINT(print, page->checked);
+        PRINT(print, entry->hash.low);
+        PRINT(print, entry->serial);
+        PRINT(print, entry->used);
+        PRINT(print, entry->removed);
+        print_bytes(print, "ids", &prefix->ids[i * prefix->page_tokens],
+                    prefix->page_tokens * sizeof *prefix->ids);
+    }
+    PRINT(print, prefix->serials);
+    PRINT(print, prefix->clock);
+    PRINT(print, cache->checks);
+    PRINT(print, prefix->gone_count);
+    PRINT(print, prefix->added_count);
+    PRINT(print, prefix->reset);
+    PRINT(print, cache->tell_due);
+    for (uint32_t i = 0; node->copies.mirror && i < node->pool.total; i++)
+        if (node->pool.pages[i].state != POOL_FREE)
+            print_bytes(print, "mirror", node->copies.mirror + i * node->copies.page_bytes,
+                        node->copies.page_bytes);
+}
+
 void state_node(const struct node *node, struct print *print)
 {
     print_head(print, "node", node->incarnation);
@@ -102,6 +144,7 @@ void state_node(const struct node *node, struct print *print)
             state_work(&node->table.works[i], print);
     state_pool(&node->pool, print);
     state_steps(&node->steps, print);
+    state_cache(node, print);
     PRINT(print, node->copies.active);
     PRINT(print, node->preempt.swap.free_count);
     PRINT(print, node->outbox.call != NULL);

@@ -6,66 +6,44 @@
 #include "tests/sim/explore.h"
 #include "tests/test.h"
 
-/* One request of one page, handed from P to D; its end and what can go wrong with it. */
+/*      name, seconds on one core or so, and the configuration */
 #define SMALL .pages = 2, .layers = 1, .page_tokens = 4, .steps_in_flight = 1
+#define EXPLORE_TABLE(X)                                                                          \
+    /* one request of one page goes from P to D */                                                \
+    X(hand_off, LIGHT, .roles = "pd", .requests = {{3, 2}}, .request_count = 1, SMALL,            \
+      .states_max = 10000)                                                                        \
+    /* … of two pages in two runs of layers, with two steps in flight */                        \
+    X(two_pages, LIGHT, .roles = "pd", .requests = {{6, 3}}, .request_count = 1, .pages = 3,      \
+      .layers = 2, .page_tokens = 4, .steps_in_flight = 2, .states_max = 10000)                   \
+    /* two nodes that do both */                                                                  \
+    X(mixed, LIGHT, .roles = "mm", .requests = {{3, 2}, {3, 2}}, .request_count = 2, SMALL,       \
+      .states_max = 10000)                                                                        \
+    /* … which are given more than they have room for */                                        \
+    X(mixed_boast, LIGHT, .roles = "mm", .requests = {{5, 3}, {5, 3}}, .request_count = 2,        \
+      .boast = true, SMALL, .states_max = 10000)                                                  \
+    /* everything that can go wrong, once, at every step of a hand-off */                         \
+    X(hand_off_fault, HEAVY, .roles = "pd", .requests = {{3, 2}}, .request_count = 1, SMALL,      \
+      .faults = FAULT_ALL, .faults_max = 1, .states_max = 200000)                                 \
+    /* two requests on two pools with room for one and a half */                                  \
+    X(boast, HEAVY, .roles = "pd", .requests = {{5, 3}, {5, 3}}, .request_count = 2,              \
+      .boast = true, SMALL, .states_max = 200000)                                                 \
+    X(two_requests, SOAK, .roles = "pd", .requests = {{3, 2}, {3, 2}}, .request_count = 2, SMALL, \
+      .states_max = 400000)                                                                       \
+    /* two pages, and once something goes wrong */                                                \
+    X(two_pages_fault, SOAK, .roles = "pd", .requests = {{6, 3}}, .request_count = 1, .pages = 3, \
+      .layers = 2, .page_tokens = 4, .steps_in_flight = 2, .faults = FAULT_ALL, .faults_max = 1,  \
+      .states_max = 4000000)
 
-static const struct explore_config configs[] = {
-    {.name = "hand_off",
-     .roles = "pd",
-     .requests = {{3, 2}},
-     .request_count = 1,
-     SMALL,
-     .states_max = 100000},
-    {.name = "hand_off_fault",
-     .roles = "pd",
-     .requests = {{3, 2}},
-     .request_count = 1,
-     SMALL,
-     .faults = FAULT_ALL,
-     .faults_max = 1,
-     .states_max = 1000000},
-    {.name = "two_pages",
-     .roles = "pd",
-     .requests = {{6, 3}},
-     .request_count = 1,
-     .pages = 3,
-     .layers = 2,
-     .page_tokens = 4,
-     .steps_in_flight = 2,
-     .states_max = 1000000},
-    {.name = "two_requests",
-     .roles = "pd",
-     .requests = {{3, 2}, {3, 2}},
-     .request_count = 2,
-     SMALL,
-     .states_max = 1000000},
-    {.name = "mixed",
-     .roles = "mm",
-     .requests = {{3, 2}, {3, 2}},
-     .request_count = 2,
-     SMALL,
-     .states_max = 1000000},
-    {.name = "mixed_boast",
-     .roles = "mm",
-     .requests = {{5, 3}, {5, 3}},
-     .request_count = 2,
-     .boast = true,
-     SMALL,
-     .states_max = 1000000},
-    {.name = "three",
-     .roles = "pd",
-     .requests = {{3, 2}, {3, 2}, {3, 1}},
-     .request_count = 3,
-     SMALL,
-     .states_max = 1000000},
-    {.name = "pd_boast",
-     .roles = "pd",
-     .requests = {{5, 3}, {5, 3}},
-     .request_count = 2,
-     .boast = true,
-     SMALL,
-     .states_max = 1000000},
-};
+/* Under sanitizers a state is reached again by its whole path: only what is light. SIM_SOAK=1: all. */
+enum weight { LIGHT, HEAVY, SOAK };
+
+#define X(name_, weight_, ...) {.name = #name_, __VA_ARGS__},
+static const struct explore_config configs[] = {EXPLORE_TABLE(X)};
+#undef X
+#define X(name_, weight_, ...) CONFIG_##name_,
+enum { EXPLORE_TABLE(X) CONFIG_COUNT };
+#undef X
+
 static const struct explore_config *exploring;
 
 void sim_fail(const char *format, ...)
@@ -86,7 +64,7 @@ static double seconds(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static void explore_one(const struct explore_config *config)
+static void explore_one(const struct explore_config *config, enum weight weight)
 {
     const char *only = getenv("SIM_ONLY"), *path = getenv("SIM_PATH");
     exploring = config;
@@ -100,55 +78,29 @@ static void explore_one(const struct explore_config *config)
     }
     if (only && strcmp(only, config->name))
         return;
+#ifdef BATON_SANITIZED
+    if (weight > LIGHT && !only)
+        TEST_SKIP("takes too long under a sanitizer");
+#endif
+    if (weight == SOAK && !only && !getenv("SIM_SOAK"))
+        TEST_SKIP("part of ./dev test soak");
     struct explore_result r;
     double begin = seconds();
     explore(config, &r);
-    printf("# %s: %llu states, %llu steps, %llu paths to their ends, %llu met a state seen before; "
-           "%llu choices deep; %.1f s: %s\n",
+    printf("# %s: %llu states, %llu steps, %llu paths to their ends, %llu met a state seen before "
+           "(of %llu was seen that they go on alike); %llu choices deep; %.1f s: %s\n",
            config->name, (unsigned long long)r.states, (unsigned long long)r.steps,
-           (unsigned long long)r.ends, (unsigned long long)r.merged,
+           (unsigned long long)r.ends, (unsigned long long)r.merged, (unsigned long long)r.checked,
            (unsigned long long)r.depth_max, seconds() - begin,
            r.complete ? "complete" : "NOT complete");
     CHECK_MSG(r.complete, "%s has more than %llu states", config->name,
               (unsigned long long)config->states_max);
 }
 
-TEST(explore, hand_off)
-{
-    explore_one(&configs[0]);
-}
-
-TEST(explore, hand_off_fault)
-{
-    explore_one(&configs[1]);
-}
-
-TEST(explore, two_pages)
-{
-    explore_one(&configs[2]);
-}
-
-TEST(explore, two_requests)
-{
-    explore_one(&configs[3]);
-}
-
-TEST(explore, mixed)
-{
-    explore_one(&configs[4]);
-}
-
-TEST(explore, mixed_boast)
-{
-    explore_one(&configs[5]);
-}
-
-TEST(explore, three)
-{
-    explore_one(&configs[6]);
-}
-
-TEST(explore, pd_boast)
-{
-    explore_one(&configs[7]);
-}
+#define X(name_, weight_, ...)                          \
+    TEST(explore, name_)                                \
+    {                                                   \
+        explore_one(&configs[CONFIG_##name_], weight_); \
+    }
+EXPLORE_TABLE(X)
+#undef X
