@@ -247,13 +247,6 @@ static void slot_free_check(struct fake_slot *slot)
         *slot = (struct fake_slot){0};
 }
 
-void engine_slot_release(struct engine *engine, uint32_t slot)
-{
-    assert(engine->slots[slot].taken && !engine->slots[slot].released);
-    engine->slots[slot].released = true;
-    slot_free_check(&engine->slots[slot]);
-}
-
 /* Some layer that is running touches the slot's pages. */
 static bool slot_touched(const struct engine *engine, uint32_t slot)
 {
@@ -264,6 +257,15 @@ static bool slot_touched(const struct engine *engine, uint32_t slot)
         if (step->seqs[i].slot == slot && !step->seqs[i].skipped)
             return true;
     return false;
+}
+
+void engine_slot_release(struct engine *engine, uint32_t slot)
+{
+    assert(engine->slots[slot].taken && !engine->slots[slot].released);
+    if (slot_touched(engine, slot))
+        sim_fail("a sequence is let go of while a layer runs that touches its pages");
+    engine->slots[slot].released = true;
+    slot_free_check(&engine->slots[slot]);
 }
 
 void engine_cancel(struct engine *engine, uint32_t slot)
@@ -463,7 +465,8 @@ static uint64_t kv_read(const struct engine *engine, const struct engine_step *s
     uint32_t page_tokens = engine->info.page_tokens;
     uint32_t page = step->pages[seq->pages_begin + position / page_tokens];
     size_t word = word_of(engine, page, layer, position % page_tokens);
-    if (!engine->known[word])
+    /* what a cancelled sequence computes is for nobody, and its pages may have proved damaged meanwhile */
+    if (!engine->known[word] && !engine->slots[seq->slot].cancelled)
         sim_fail("a row at %u reads position %u of layer %u in page %u, neither computed nor "
                  "verified",
                  seq->position, position, layer, page);
@@ -843,22 +846,32 @@ static void step_print(const struct engine_step *step, struct print *print)
     print_bytes(print, "sealed", step->sealed, step->sealed_count * sizeof *step->sealed);
 }
 
-void fake_engine_print(const struct engine *engine,
-                       bool (*page_counts)(const void *context, uint32_t page), const void *context,
+static void page_print(const struct engine *engine, uint32_t page, enum fake_page_use use,
                        struct print *print)
 {
+    size_t words = (size_t)engine->info.layers * engine->info.page_tokens, at = page * words;
+    uint64_t begun = engine->steps_run + (engine->layer_end_ns != DEADLINE_NONE);
+    bool all = use == FAKE_PAGE_COMPUTES && engine->fill[page] != FILL_ZERO &&
+               engine->fill_step[page] <= begun;
+    print_head(print, "page", page);
+    for (size_t i = at; i < at + words; i++)
+        if (all || engine->known[i])
+            print_value(print, "kv", engine->kv[i]);
+    print_bytes(print, "known", &engine->known[at], words);
+    PRINT(print, engine->sealed[page]);
+}
+
+void fake_engine_print(const struct engine *engine,
+                       enum fake_page_use (*use)(const void *context, uint32_t page),
+                       const void *context, struct print *print)
+{
     const struct engine_info *info = &engine->info;
-    size_t words = (size_t)info->layers * info->page_tokens;
     print_head(print, "engine", engine->layer_end_ns != DEADLINE_NONE ? engine->layer : 99);
     for (uint32_t page = 0; page < info->page_count; page++) {
         PRINT(print, engine->fill[page]);
         PRINT(print, engine->fill_step[page] > engine->fills_done);
-        if (!page_counts(context, page))
-            continue;
-        print_head(print, "page", page);
-        print_bytes(print, "kv", &engine->kv[page * words], words * sizeof *engine->kv);
-        print_bytes(print, "known", &engine->known[page * words], words);
-        PRINT(print, engine->sealed[page]);
+        if (use(context, page) != FAKE_PAGE_FREE)
+            page_print(engine, page, use(context, page), print);
     }
     for (uint32_t i = 0; i < info->slots_max; i++) {
         const struct fake_slot *slot = &engine->slots[i];
@@ -877,6 +890,8 @@ void fake_engine_print(const struct engine *engine,
         const struct engine_copy *copy = engine->copies[i % info->copies_max];
         print_value(print, "copy", copy->kind << 24 | copy->page << 8 | copy->run);
         PRINT(print, copy->expected);
+        PRINT(print, piece_sum(engine, copy->page, copy->run,
+                               copy->kind == ENGINE_COPY_IMPORT ? copy->host : NULL));
     }
     for (uint64_t i = engine->events_out; i < engine->events_in; i++) {
         const struct engine_event *event = &engine->events[i % EVENTS_MAX];

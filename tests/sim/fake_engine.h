@@ -43,11 +43,13 @@ void fake_engine_shift(struct engine *engine, uint64_t by_ns);
 bool fake_engine_flip(struct engine *engine, uint32_t page, uint32_t run, uint32_t bit);
 /* No step, no copy, no slot. */
 bool fake_engine_idle(const struct engine *engine);
-/* Everything that decides what it does next. `page_counts` says whether a page's bytes matter to anybody. */
+/* Everything that decides what it does next. Of a page's bytes count those that are known; of one that is computed into, all but what
+ * is to be zeroed. */
+enum fake_page_use { FAKE_PAGE_FREE, FAKE_PAGE_RECEIVES, FAKE_PAGE_COMPUTES };
 struct print;
 void fake_engine_print(const struct engine *engine,
-                       bool (*page_counts)(const void *context, uint32_t page), const void *context,
-                       struct print *print);
+                       enum fake_page_use (*use)(const void *context, uint32_t page),
+                       const void *context, struct print *print);
 
 /* The answer that is right: tokens[0, count). */
 void fake_answer(uint32_t layers, const uint32_t *prompt, uint32_t prompt_count, uint64_t seed,

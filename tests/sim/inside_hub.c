@@ -19,6 +19,7 @@ static void print_message(struct print *print, const struct message *message)
 
 void inside_hub(const struct xfer_hub *hub, struct print *print)
 {
+    PRINT(print, hub->random); /* which bit flips */
     for (unsigned i = 0; i < hub->workers_max; i++) {
         const struct memory_worker *worker = hub->workers[i];
         if (!worker)

@@ -58,9 +58,12 @@ static void state_pool(const struct pool *pool, struct print *print)
         PRINT(print, container_of(it, struct pool_waiter, link)->owner);
 }
 
-static bool page_counts(const void *context, uint32_t page)
+static enum fake_page_use page_use(const void *context, uint32_t page)
 {
-    return ((const struct pool *)context)->pages[page].state != POOL_FREE;
+    enum pool_state state = ((const struct pool *)context)->pages[page].state;
+    return state == POOL_FREE       ? FAKE_PAGE_FREE
+           : state == POOL_RESERVED ? FAKE_PAGE_RECEIVES
+                                    : FAKE_PAGE_COMPUTES;
 }
 
 static void state_steps(const struct step_loop *steps, struct print *print)
@@ -125,7 +128,7 @@ static void state_cache(const struct node *node, struct print *print)
     PRINT(print, prefix->reset);
     PRINT(print, cache->tell_due);
     for (uint32_t i = 0; node->copies.mirror && i < node->pool.total; i++)
-        if (node->pool.pages[i].state != POOL_FREE)
+        if (page_use(&node->pool, i) == FAKE_PAGE_COMPUTES)
             print_bytes(print, "mirror", node->copies.mirror + i * node->copies.page_bytes,
                         node->copies.page_bytes);
 }
@@ -155,7 +158,7 @@ void state_node(const struct node *node, struct print *print)
     inside_links(node->links, print);
     inside_source(node->links->sides[KV_SIDE_SOURCE].object, print);
     inside_sink(node->links->sides[KV_SIDE_SINK].object, print);
-    fake_engine_print(node->engine, page_counts, &node->pool, print);
+    fake_engine_print(node->engine, page_use, &node->pool, print);
     state_loop(node->loop, print);
 }
 
