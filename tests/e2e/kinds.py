@@ -20,15 +20,17 @@ class Kind:
         self.name, self.group, self.run, self.what, self.small, self.full = name, group, run, what, small, full
 
 
-def program(path, test, count_name, seed_name):
-    """A test program of the build that takes its count and seed from the environment."""
+def program(path, test, count_name, seed_name=None):
+    """A test program of the build that takes its count from the environment, and its seed, unless the seeds are what it counts."""
     def run(count, seed=1):
         command = os.path.join(BUILD, "tests", path)
         if not os.path.exists(command):
             subprocess.run(["ninja", "-C", BUILD, f"tests/{path}"], check=True, stdout=subprocess.DEVNULL)
         # not --tap, in which Criterion keeps to itself what a test says
-        done = subprocess.run([command, "--filter", test], capture_output=True, text=True,
-                              env={**os.environ, count_name: str(count), seed_name: str(seed)})
+        words = {count_name: str(count)}
+        if seed_name:
+            words[seed_name] = str(seed)
+        done = subprocess.run([command, "--filter", test], capture_output=True, text=True, env={**os.environ, **words})
         said = (done.stdout + done.stderr).splitlines()
         passed = [line for line in said if re.search(r"Tested: 1 \| Passing: 1 \| Failing: 0 \| Crashing: 0", line)]
         assert done.returncode == 0 and len(passed) == 1, "\n".join(said[-30:])
@@ -78,6 +80,10 @@ KINDS = [
                  "BATON_FAULTS_COUNT", "BATON_FAULTS_SEED"),
          "faults of every kind in the hand-off between two nodes, pages at rest too (the small count runs in the unit tests)",
          dict(count=100000), dict(count=1000000)),
+    Kind("simulation", "programs",
+         program("test_cluster", "cluster/every_request_ends_right_and_nothing_is_left", "SIM_SEEDS"),
+         "seeds of the whole cluster on a virtual clock, from 1 on (the small count runs in the group sim)",
+         dict(count=2000), dict(count=1000000)),
 ]
 
 

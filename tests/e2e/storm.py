@@ -150,7 +150,8 @@ def nodes_killed(count, period_s, seed=1, clients=12, cancel_share=0.1):
         striker.run_until(crowd.over)
         crowd.check(cluster)
         at_rest(cluster)
-        assert cluster.router.alive() and striker.kills
+        assert cluster.router.alive(), cluster.router.tail()
+        assert striker.kills, f"all {count} requests had ended before the first blow: nothing was shown"
         mismatches = cluster.router.metric("baton_token_mismatches_total")
         assert not mismatches, mismatches
         return dict(crowd.outcomes, lost=0, changed=0, pages_left=0, kills=striker.kills, freezes=striker.freezes,
@@ -231,7 +232,7 @@ def router_killed_too(count, period_s, seed=1, clients=8, cancel_share=0.1):
         cluster.router.wait_bound()
         cluster.connect()
         at_rest(cluster)
-        assert striker.kills and striker.router_kills, (striker.kills, striker.router_kills)
+        assert striker.kills and striker.router_kills, "all requests had ended before the third blow: nothing was shown"
         return dict(crowd.outcomes, lost=0, changed=0, pages_left=0, kills=striker.kills, freezes=striker.freezes,
                     router_kills=striker.router_kills, resumed=sum(map(bool, resumes)), asked_again_without_router=len(not_reached))
 
