@@ -30,6 +30,7 @@ const struct config_key config_keys[] = {
     {"cache_index_entries", CONFIG_ROUTER},
     {"cache_key", CONFIG_ROUTER},
     {"prefix_fetch", CONFIG_ROUTER},
+    {"hand_off", CONFIG_ROUTER},
     /* nodes */
     {"router", CONFIG_COMMON | CONFIG_NODE},
     {"role", CONFIG_NODE},
