@@ -59,11 +59,14 @@ void drain_tick(struct node *node, uint64_t now_ns)
         struct work *work = &node->table.works[i];
         if (!work_live(work))
             continue;
+        bool due =
+            over ||
+            now_ns >= node->hand_over_ns; /* a loop that woke too late says so all the same */
+        if (!work->handed_over && work->leg != WORK_LEG_SERVE &&
+            (due || !ends_in_time(node, work, left_ns)))
+            hand_over(node, work);
         if (over)
             node_work_end(node, work, STATUS_DRAINING);
-        else if (!work->handed_over && work->leg != WORK_LEG_SERVE &&
-                 (now_ns >= node->hand_over_ns || !ends_in_time(node, work, left_ns)))
-            hand_over(node, work);
         if (work->handed_over)
             node->fetched_until_ns = now_ns + fetch_patience_ns;
     }

@@ -324,6 +324,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
                                                 : o->kv_pages     ? o->kv_pages
                                                                   : 64,
                                     .layer_run = 1,
+                                    .poison_pages = true, /* only what was written is read */
                                     .rows_max = o->batch_tokens ? o->batch_tokens : 128,
                                     .seqs_max = o->sequences_max ? o->sequences_max : 16};
     CHECK_MSG(!engine_create(&engine, fixture->model, &fixture->engines[i], &err), "%s",

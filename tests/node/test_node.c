@@ -563,11 +563,13 @@ TEST(node, drains_under_load_and_hands_over)
         CHECK_INT(begun->reports[REPORT(HAND_OVER)], 1);
         CHECK_INT(begun->finish, 0);
         uint32_t before = begun->count;
-        while (begun->count < before + 3) /* it goes on as long as it is not ended */
+        /* it goes on as long as it is not ended */
+        while (begun->count < before + 3 && !begun->reports[REPORT(ENDED)])
             fixture_turn(fixture, NS_PER_MS);
         fixture_end(fixture, 0, i);
         fixture_wait_ended(fixture, 0, i);
         assigns[i].node = 1;
+        assigns[i].alone = false;
         prompt_make((uint32_t)i);
         assigns[i].generated = begun->tokens;
         assigns[i].generated_count = begun->count;
