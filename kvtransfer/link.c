@@ -10,9 +10,9 @@
 #include "base/plant.h"
 #include "kvtransfer/link_impl.h"
 
-/* One round ends after so many turns of the worker, or pieces, so that the loop's other work comes; an owner that hashes in
- * piece_received hashes no more than that at a time. */
-enum { PROGRESS_TURNS = 64, PROGRESS_PIECES = 4 };
+/* One round ends after so many turns of the worker, or bytes of pieces, so that the loop's other work comes; an owner that hashes
+ * in piece_received hashes no more than that at a time (and a piece). */
+enum { PROGRESS_TURNS = 64, PROGRESS_BYTES = 1 << 20 };
 static const uint64_t tick_ns = 2 * NS_PER_MS;
 static const uint64_t rate_sample_ns = 20 * NS_PER_MS;
 
@@ -208,7 +208,7 @@ enum status kv_link_reopen(struct kv_link *link, struct err *err)
 /* Tells the owner where each link stands; a link that is FREE is told once and then forgotten. */
 static void links_tell(struct kv_links *links)
 {
-    for (unsigned i = 0; i < links->options.links_max; i++) {
+    for (unsigned i = 0; i < links->opened; i++) {
         struct kv_link *link = &links->slots[i];
         if (link->told == link->state)
             continue;
@@ -387,7 +387,7 @@ static void link_tick(struct kv_link *link)
 static void links_tick(struct kv_links *links)
 {
     links->ticked_ns = links->now_ns;
-    for (unsigned i = 0; i < links->options.links_max; i++)
+    for (unsigned i = 0; i < links->opened; i++)
         if (links->slots[i].state != KV_LINK_FREE)
             link_tick(&links->slots[i]);
     for (int i = 0; i < KV_SIDE_COUNT; i++)
@@ -410,11 +410,11 @@ bool kv_links_progress(struct kv_links *links, uint64_t now_ns, uint64_t late_to
     links->late_ns = late_total_ns;
     links->patient_ns = now_ns - late_total_ns;
     const struct kv_counters *counters = &links->counters;
-    uint64_t pieces_until = counters->pieces_sent + counters->pieces_received + PROGRESS_PIECES;
+    uint64_t bytes_until = counters->bytes_sent + counters->bytes_received + PROGRESS_BYTES;
     bool more = true;
     for (int turn = 0; more && turn < PROGRESS_TURNS; turn++) {
         more = xfer_progress(links->xfer) > 0;
-        if (counters->pieces_sent + counters->pieces_received >= pieces_until)
+        if (counters->bytes_sent + counters->bytes_received >= bytes_until)
             break;
     }
     links_tell(links);
@@ -422,14 +422,15 @@ bool kv_links_progress(struct kv_links *links, uint64_t now_ns, uint64_t late_to
         links_tick(links);
     kv_links_flush(links);
     links_tell(links);
-    return more || links->ticked_ns == 0;
+    links->more = more || links->ticked_ns == 0;
+    return links->more;
 }
 
 uint64_t kv_links_next_ns(const struct kv_links *links)
 {
     uint64_t next_ns = DEADLINE_NONE;
     bool any = false;
-    for (unsigned i = 0; i < links->options.links_max && !any; i++)
+    for (unsigned i = 0; i < links->opened && !any; i++)
         any = links->slots[i].state != KV_LINK_FREE;
     if (any) /* stalls, HELLOs, drains: none needs more than this */
         next_ns = links->now_ns + 100 * NS_PER_MS;
@@ -471,7 +472,7 @@ static bool hook_prepare(void *context)
 {
     struct kv_links *links = context;
     loop_timer_set(&links->timer, kv_links_next_ns(links));
-    return !xfer_arm(links->xfer);
+    return links->more || !xfer_arm(links->xfer);
 }
 
 static void timer_fired(void *context)
@@ -623,6 +624,8 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
             link = &links->slots[i];
     if (!link)
         return err_set(err, STATUS_FULL, "kv links: %u are open already", links->options.links_max);
+    if ((unsigned)(link - links->slots) >= links->opened)
+        links->opened = (unsigned)(link - links->slots) + 1;
     *link = (struct kv_link){.links = links,
                              .serial = link->serial,
                              .incarnation = options->incarnation,
@@ -666,7 +669,7 @@ void kv_link_close(struct kv_link *link)
 
 struct kv_link *kv_link_find(struct kv_links *links, uint64_t incarnation)
 {
-    for (unsigned i = 0; i < links->options.links_max; i++) {
+    for (unsigned i = 0; i < links->opened; i++) {
         struct kv_link *link = &links->slots[i];
         if (link->state != KV_LINK_FREE && !link->leaving && link->incarnation == incarnation)
             return link;

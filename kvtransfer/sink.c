@@ -70,6 +70,7 @@ struct kv_sink {
     uint64_t next_name;
     unsigned live, ending;
     struct sink_transfer *transfers;
+    uint64_t *id_lows; /* of each, also of those that are over: a search passes over these alone */
     struct sink_op *ops;
     struct list ops_free, due;
     uint8_t *pieces;
@@ -91,6 +92,8 @@ static struct sink_transfer *transfer_named(const struct kv_sink *sink, uint64_t
 static struct sink_transfer *transfer_by_id(const struct kv_sink *sink, struct kv_id id)
 {
     for (unsigned i = 0; i < sink->options.transfers_max; i++) {
+        if (sink->id_lows[i] != id.low)
+            continue;
         struct sink_transfer *t = &sink->transfers[i];
         if (is_live(t) && kv_id_equal(t->key.transfer, id))
             return t;
@@ -587,6 +590,7 @@ enum status kv_sink_begin(struct kv_sink *sink, const struct kv_sink_begin *begi
     t->at = KV_PROGRESS_QUEUED;
     t->name = sink->next_name;
     t->key = begin->key;
+    sink->id_lows[t - sink->transfers] = begin->key.transfer.low;
     t->layout = layout;
     t->link = begin->link;
     t->user = begin->user;
@@ -717,8 +721,9 @@ enum status kv_sink_create(struct kv_links *links, const struct kv_sink_options 
     size_t op_count = 2 * (size_t)links->options.links_max * links->options.window_max;
     sink->ops = calloc(op_count, sizeof *sink->ops);
     sink->transfers = calloc(o->transfers_max, sizeof *sink->transfers);
+    sink->id_lows = calloc(o->transfers_max, sizeof *sink->id_lows);
     sink->pieces = calloc((size_t)o->transfers_max * o->pieces_max, sizeof *sink->pieces);
-    if (!sink->ops || !sink->transfers || !sink->pieces) {
+    if (!sink->ops || !sink->transfers || !sink->id_lows || !sink->pieces) {
         err_set(err, STATUS_MEMORY, "kv sink: no memory for %u transfers of %u pieces",
                 o->transfers_max, o->pieces_max);
         kv_sink_destroy(sink);
@@ -752,6 +757,7 @@ void kv_sink_destroy(struct kv_sink *sink)
         return;
     free(sink->ops);
     free(sink->transfers);
+    free(sink->id_lows);
     free(sink->pieces);
     free(sink);
 }

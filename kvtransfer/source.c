@@ -71,6 +71,7 @@ struct kv_source {
     uint64_t mark_router, mark; /* the highest assignment seen from this router */
     unsigned live, draining;
     struct source_transfer *transfers;
+    uint64_t *id_lows; /* of each, also of those that are over: a search passes over these alone */
     struct source_op *ops;
     struct list ops_free, ended;
     struct kv_park park;
@@ -96,6 +97,8 @@ static struct source_transfer *transfer_named(struct kv_source *source, uint64_t
 static struct source_transfer *transfer_by_id(struct kv_source *source, struct kv_id id)
 {
     for (unsigned i = 0; i < source->options.transfers_max; i++) {
+        if (source->id_lows[i] != id.low)
+            continue;
         struct source_transfer *t = &source->transfers[i];
         if (is_live(t) && kv_id_equal(t->key.transfer, id))
             return t;
@@ -370,7 +373,7 @@ static void source_flush(void *object)
 {
     struct kv_source *source = object;
     struct kv_links *links = source->links;
-    for (unsigned i = 0; i < links->options.links_max; i++) {
+    for (unsigned i = 0; i < links->opened; i++) {
         struct kv_link *link = &links->slots[i];
         if (kv_link_usable(link) && !list_empty(&link->source_ring))
             link_serve(source, link);
@@ -602,6 +605,7 @@ enum status kv_source_open(struct kv_source *source, const struct kv_key *key,
     source->live++;
     t->name = source->next_name;
     t->key = *key;
+    source->id_lows[t - source->transfers] = key->transfer.low;
     t->layout = layout;
     t->user = user;
     t->link = NULL;
@@ -780,12 +784,13 @@ enum status kv_source_create(struct kv_links *links, const struct kv_source_opti
     size_t words = (o->pieces_max + 63) / 64, transfers = o->transfers_max;
     source->ops = calloc(op_count, sizeof *source->ops);
     source->transfers = calloc(transfers, sizeof *source->transfers);
+    source->id_lows = calloc(transfers, sizeof *source->id_lows);
     bool parks = kv_park_init(&source->park, o->parked_max, o->parked_peer_max);
     source->sets = calloc(transfers * words * 4, sizeof *source->sets);
     source->block_counts = calloc(transfers * o->pieces_max, sizeof *source->block_counts);
     source->pieces = calloc(transfers * o->pieces_max, sizeof *source->pieces);
-    if (!source->ops || !source->transfers || !parks || !source->sets || !source->block_counts ||
-        !source->pieces) {
+    if (!source->ops || !source->transfers || !source->id_lows || !parks || !source->sets ||
+        !source->block_counts || !source->pieces) {
         err_set(err, STATUS_MEMORY, "kv source: no memory for %u transfers of %u pieces",
                 o->transfers_max, o->pieces_max);
         kv_source_destroy(source);
@@ -825,6 +830,7 @@ void kv_source_destroy(struct kv_source *source)
         return;
     free(source->ops);
     free(source->transfers);
+    free(source->id_lows);
     kv_park_finish(&source->park);
     free(source->sets);
     free(source->block_counts);
