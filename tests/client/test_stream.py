@@ -40,7 +40,9 @@ class Generation(pb_grpc.GenerationServicer):
         self.die, self.fail, self.slow, self.skip, self.think = die, fail, slow, skip, think
 
     def Generate(self, request, context):
-        start = 0
+        start, whole = 0, []
+        # a call that is cancelled while a message is on its way never comes back into this generator
+        context.add_callback(lambda: whole or self.fail or print("cancelled", flush=True))
         print("resumed" if request.HasField("resume") else "asked", flush=True)
         if request.HasField("resume"):
             resume = request.resume
@@ -59,7 +61,6 @@ class Generation(pb_grpc.GenerationServicer):
             if self.slow or position == self.think:
                 time.sleep(5 if position == self.think else self.slow)
                 if not context.is_active():
-                    print("cancelled", flush=True)
                     return
             last = position == len(IDS) - 1
             message = pb.GenerateResponse(position=position + (position >= self.skip), text=text_of(position),
@@ -67,6 +68,7 @@ class Generation(pb_grpc.GenerationServicer):
             if position == start:
                 message.seed = SEED
             if last:
+                whole.append(True)
                 message.finish_reason = pb.GenerateResponse.LENGTH
                 message.usage.prompt_tokens = 3
                 message.usage.completion_tokens = len(IDS)
