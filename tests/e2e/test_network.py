@@ -88,7 +88,9 @@ class Site:
         if self.cluster:
             self.cluster.close()
         self.cluster, self.hand_off = None, hand_off
-        cluster = Cluster(tiny_model(), prefill=1, decode=1, router_args=["--hand-off", hand_off], host_of={
+        # where the link's rate decides, all of a prompt's pages are to move each time it is asked, not the last alone
+        cached = [] if hand_off == "always" else ["--prefix-cache", "off"]
+        cluster = Cluster(tiny_model(), prefill=1, decode=1, router_args=["--hand-off", hand_off], node_args=cached, host_of={
             "router": hosts["router"], "prefill-0": hosts["prefill"], "decode-0": hosts["decode"]})
         self.cluster = cluster.__enter__()
 
