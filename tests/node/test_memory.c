@@ -236,6 +236,13 @@ TEST(memory, prefill_refuses_and_decode_makes_no_token)
 }
 
 /* P is full of pages that nobody fetches. A new request waits, and P says that it does; it is served when their leases end. */
+static bool all_wait(struct fixture *fixture, void *context)
+{
+    (void)context;
+    const Baton__Node__V1__Load *load = &fixture->streams[0].load;
+    return load->sequences_waiting == 1 && load->sequences_transferring == 4;
+}
+
 TEST(memory, prefill_full_of_what_nobody_fetches)
 {
     struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1, .kv_pages = 30});
@@ -248,7 +255,7 @@ TEST(memory, prefill_full_of_what_nobody_fetches)
     late.leg = LEG_PREFILL;
     late.last_leg = true;
     fixture_assign(fixture, &late);
-    fixture_turn(fixture, 300 * NS_PER_MS);
+    fixture_until(fixture, all_wait, NULL, "the router to see it");
     const Baton__Node__V1__Load *load = &fixture->streams[0].load;
     CHECK_INT(fixture->heard[0][9].count, 0);
     CHECK_INT(load->pages_used, 28);
@@ -279,10 +286,10 @@ static uint64_t resident_pages(void)
     return resident;
 }
 
-static bool somebody_is_out(struct fixture *fixture, void *context)
+static bool out_or_over(struct fixture *fixture, void *context)
 {
-    (void)context;
-    return work_count(&fixture->nodes[0]->table, SM_TO(WORK_PREEMPTED)) > 0;
+    return work_count(&fixture->nodes[0]->table, SM_TO(WORK_PREEMPTED)) > 0 ||
+           fixture->heard[0][*(int *)context].reports[REPORT(ENDED)] > 0;
 }
 
 TEST(memory, swapped_out_and_cancelled_a_hundred_times)
@@ -293,20 +300,26 @@ TEST(memory, swapped_out_and_cancelled_a_hundred_times)
                                                                       .preempt = PREEMPT_RULE_SWAP,
                                                                       .swap_pages = 32});
     uint64_t warm = 0;
-    for (int i = 0; i < 100; i++) {
+    int out = 0;
+    for (int i = 0; out < 100; i++) {
+        CHECK_MSG(i < 400, "only %d of %d gave way", out, i);
         struct assign old = of_kind(0, i % 50 * 2, 120, 180);
         memset(&fixture->heard[0][i % 50 * 2], 0, 2 * sizeof(struct heard));
         fixture_assign(fixture, &old);
         struct assign young = of_kind(0, i % 50 * 2 + 1, 120, 180);
         fixture_assign(fixture, &young);
-        fixture_until(fixture, somebody_is_out, NULL, "the young one to give way");
-        CHECK(fixture->nodes[0]->preempt.swap.free_count < 32);
+        /* on a busy machine the old one may be over before the young one has come: then it is not one of the hundred */
+        fixture_until(fixture, out_or_over, &old.attempt, "the young one to give way");
+        if (work_count(&fixture->nodes[0]->table, SM_TO(WORK_PREEMPTED))) {
+            CHECK(fixture->nodes[0]->preempt.swap.free_count < 32);
+            out++;
+        }
         fixture_end(fixture, 0, young.attempt);
         fixture_wait_ended(fixture, 0, young.attempt);
         swap_is_back(fixture, 0);
         fixture_end(fixture, 0, old.attempt);
         fixture_wait_ended(fixture, 0, old.attempt);
-        if (i == 20)
+        if (out == 20 && !warm)
             warm = resident_pages();
     }
     uint64_t grown = resident_pages() - warm;
@@ -314,7 +327,7 @@ TEST(memory, swapped_out_and_cancelled_a_hundred_times)
     uint64_t swapped = 79 * 8 * engine_info(fixture->engines[0])->page_bytes / 4096;
     CHECK_MSG((int64_t)grown < (int64_t)swapped / 2, "grew by %u pages, %u were swapped out",
               (unsigned)grown, (unsigned)swapped);
-    CHECK_INT(fixture->nodes[0]->preempt.swapped, 100);
+    CHECK(fixture->nodes[0]->preempt.swapped >= 100);
     fixture_check_rest(fixture);
     fixture_stop(fixture);
 }
