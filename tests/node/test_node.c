@@ -539,7 +539,7 @@ static bool all_handed_over(struct fixture *fixture, void *context)
  * very next token; the node leaves within its grace time. */
 TEST(node, drains_under_load_and_hands_over)
 {
-    enum { LOAD = 6, LONG = 1800 };
+    enum { LOAD = 6, LONG = 900 };
     struct fixture *fixture =
         fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 700, .grace_ms = 8000});
     struct assign assigns[LOAD];

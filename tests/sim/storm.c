@@ -343,7 +343,8 @@ static void block(uint32_t node, uint32_t which, bool blocked)
 static void happen(const struct event *event)
 {
     struct cluster *cluster = &storm.cluster;
-    struct process *p = &cluster->processes[event->a];
+    /* a client's events name no process */
+    struct process *p = &cluster->processes[event->a <= CLUSTER_NODES_MAX ? event->a : 0];
     static const char *const names[] = {
         "ask", "cancel", "kill", "start", "freeze", "thaw", "reset", "block",      "unblock",
         "cut", "uncut",  "slow", "fast",  "drain",  "flip", "role",  "hub faults", "care"};
