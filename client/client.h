@@ -69,5 +69,6 @@ int cmd_status(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
 int cmd_role(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 
 #endif

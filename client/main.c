@@ -20,7 +20,7 @@ static const struct command commands[] = {
     {"drain", cmd_drain, "a node finishes its work and leaves"},
     {"role", cmd_role, "a node plays another role"},
     {"inspect", cmd_inspect, "what a model file holds"},
-    {"bench", NULL, NULL},
+    {"bench", cmd_bench, "what a link between nodes moves"},
     {"top", NULL, NULL},
     {"plan", NULL, NULL},
     {"doctor", NULL, NULL},

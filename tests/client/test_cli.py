@@ -11,7 +11,7 @@ import tap
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BATON = os.path.join(os.environ.get("BATON_BUILD", os.path.join(ROOT, "build")), "baton")
 COMMANDS = ("up", "generate", "chat", "status", "drain", "role", "inspect")
-UNBUILT = ("bench", "top", "plan", "doctor", "replay", "profile", "scale")
+UNBUILT = ("top", "plan", "doctor", "replay", "profile", "scale")
 
 
 def run(*args, stdin="", env=None, binary=False):
