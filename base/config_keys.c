@@ -40,6 +40,8 @@ const struct config_key config_keys[] = {
     {"page_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"kv_pages", CONFIG_COMMON | CONFIG_NODE},
     {"kv_memory", CONFIG_COMMON | CONFIG_NODE},
+    {"prefix_cache", CONFIG_COMMON | CONFIG_NODE},
+    {"kv_rate_max", CONFIG_COMMON | CONFIG_NODE},
     {"threads", CONFIG_COMMON | CONFIG_NODE},
     {"chunk_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"batch_tokens", CONFIG_COMMON | CONFIG_NODE},

@@ -74,7 +74,12 @@ def test_every_program_knows_the_others_keys():
         assert len(keys) > 5, (program, keys)
         assert not set(keys) - listed, f"base/config_keys.c lacks keys of {program}: {sorted(set(keys) - listed)}"
         used |= set(keys)
-    assert not listed - used, f"base/config_keys.c lists what no program has: {sorted(listed - used)}"
+    # for tests, so not in --help: one that works everywhere, one that only builds with fault injection have
+    assert listed - used == {"preempt_every", "faults"}, f"base/config_keys.c lists what no program has: {sorted(listed - used)}"
+    for program in PROGRAMS[1:]:
+        for value, status in (("1", 0), ("x", 2)):
+            result = check(program, f"common:\n  model: x\n{SECTIONS[program]}:\n  preempt_every: {value}\n")
+            assert result.returncode == status and ("preempt_every" in result.stderr) == (status == 2), (program, value, result)
 
 
 def test_a_misspelt_key_of_another_program_is_an_error():
