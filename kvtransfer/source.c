@@ -665,6 +665,13 @@ enum status kv_source_piece_ready(struct kv_source *source, uint64_t transfer,
     return STATUS_OK;
 }
 
+bool kv_source_piece_known(const struct kv_source *source, uint64_t transfer, struct kv_piece piece)
+{
+    const struct source_transfer *t = &source->transfers[transfer % source->options.transfers_max];
+    return transfer && t->name == transfer && is_live(t) && kv_layout_has(&t->layout, piece) &&
+           bit_get(t->ready, kv_layout_index(&t->layout, piece));
+}
+
 enum status kv_source_computed(struct kv_source *source, uint64_t transfer)
 {
     struct source_transfer *t = transfer_named(source, transfer);

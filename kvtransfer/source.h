@@ -90,6 +90,9 @@ struct kv_ready_piece {
 /* Any order; once per piece. INVALID: outside the shape or said before; NOT_FOUND: the transfer has ended. */
 enum status kv_source_piece_ready(struct kv_source *source, uint64_t transfer,
                                   const struct kv_ready_piece *ready);
+/* Whether it was said to be ready; false also when the transfer has ended. */
+bool kv_source_piece_known(const struct kv_source *source, uint64_t transfer,
+                           struct kv_piece piece);
 /* All pieces are ready: the lease begins, D is told at once. INVALID when pieces are missing. */
 enum status kv_source_computed(struct kv_source *source, uint64_t transfer);
 /* The sampled token, copied. */

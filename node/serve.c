@@ -156,8 +156,12 @@ void serve_exported(struct node *node, uint32_t page, uint32_t run)
         struct work *work = &node->table.works[i];
         if (!work_live(work) || !work->serve.live)
             continue;
-        for (uint32_t block = 0; block < work->served_blocks; block++)
-            if (work->pages[block] == page)
+        for (uint32_t block = 0; block < work->served_blocks; block++) {
+            struct kv_piece piece = {.block = block, .run = (uint16_t)run};
+            /* a damaged copy is made anew for who comes after; this one may have had it before */
+            if (work->pages[block] == page &&
+                !kv_source_piece_known(node->source, work->serve.name, piece))
                 piece_ready(node, work, block, run);
+        }
     }
 }

@@ -521,6 +521,49 @@ TEST(cache, serving_is_all_or_nothing_and_gives_way)
     fixture_stop(fixture);
 }
 
+static bool serves_all(struct fixture *fixture, void *context)
+{
+    uint32_t holding = 0;
+    list_for_each(it, &fixture->nodes[0]->table.states[WORK_HOLDING])
+    {
+        const struct work *work = container_of(it, struct work, link);
+        holding += work->leg == WORK_LEG_SERVE && !work->pieces_left;
+    }
+    return holding == *(const uint32_t *)context;
+}
+
+/* What lies in the mirror was damaged while somebody waited to be fetched from: it is copied again for the next who serves the same
+ * pages, and who had it ready before is not told a second time. */
+TEST(cache, a_copy_made_anew_is_ready_once)
+{
+    struct fixture *fixture =
+        fixture_start(&(struct fixture_options){.nodes = 1, .kv_pages = 20, .backend = "opaque"});
+    prompt_make(50);
+    struct assign assign = local(0, 1, 100, ANSWER);
+    fixture_assign(fixture, &assign);
+    fixture_wait_ended(fixture, 0, 1);
+    struct node *node = fixture->nodes[0];
+    CHECK(copies_mirrored(&node->copies));
+    struct assign server = local(0, 2, 100, 0);
+    server.leg = LEG_SERVE;
+    server.serve_pages = 6;
+    fixture_assign(fixture, &server);
+    uint32_t wanted = 1;
+    fixture_until(fixture, serves_all, &wanted, "all pieces in the mirror");
+    for (uint32_t page = 0; page < node->pool.total; page++)
+        node->cache.pages[page].mirrored = 0;
+    server.attempt = 3;
+    fixture_assign(fixture, &server);
+    wanted = 2;
+    fixture_until(fixture, serves_all, &wanted, "all pieces in the mirror again");
+    fixture_end(fixture, 0, 2);
+    fixture_end(fixture, 0, 3);
+    fixture_wait_ended(fixture, 0, 2);
+    fixture_wait_ended(fixture, 0, 3);
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
 static bool holds_it(struct fixture *fixture, void *context)
 {
     (void)context;
