@@ -82,8 +82,8 @@ KINDS = [
          dict(count=100000), dict(count=1000000)),
     Kind("simulation", "programs",
          program("test_cluster", "cluster/every_request_ends_right_and_nothing_is_left", "SIM_SEEDS"),
-         "seeds of the whole cluster on a virtual clock, from 1 on (the small count runs in the group sim)",
-         dict(count=2000), dict(count=1000000)),
+         "seeds of the whole cluster on a virtual clock, from 1 on, on all cores (the small count runs in the group sim)",
+         dict(count=10000), dict(count=1000000)),
 ]
 
 

@@ -9,6 +9,7 @@
 #include "proto/baton/node/v1/node.pb-c.h"
 
 enum { SAME_TURNS_MAX = 20000 };
+static const uint64_t lease_ns = 8 * NS_PER_S;        /* P's, after the last PULL or piece */
 static const uint64_t still_max_ns = 300 * NS_PER_MS; /* every program ticks more often than this */
 
 /* --- when --- */
@@ -76,6 +77,35 @@ static void process_sleep(struct process *p)
     p->turned_ns = clock_now_ns();
 }
 
+/* When P's lease ends, whoever was fetching from it has given up: 7 s at most, against 8. */
+static void check_lease(const struct cluster *cluster, struct process *p)
+{
+    uint64_t expired = node_side_leases_expired(p->node);
+    if (expired == p->leases_expired)
+        return;
+    p->leases_expired = expired;
+    for (uint32_t i = 1; i <= cluster->options.nodes; i++) {
+        const struct process *other = &cluster->processes[i];
+        if (other != p && other->alive && !other->was_frozen && !p->was_frozen &&
+            node_side_fetches_too_long(other->node, node_side_incarnation(p->node), lease_ns))
+            sim_fail("a lease ended before node %u gave up fetching", i);
+    }
+}
+
+/* When the router declares a node dead for its silence, the node has ended its work: 2.0 s, against 2.5. */
+static void router_notes(void *context, const char *node, const char *text)
+{
+    const struct cluster *cluster = context;
+    unsigned process = 0;
+    if (strstr(text, "no heartbeat for 2.5 s") && sscanf(node, "node-%u", &process) == 1) {
+        const struct process *p = &cluster->processes[process];
+        if (p->alive && !p->frozen && p->planned_ns > cluster->now_ns && node_side_works(p->node))
+            sim_fail("%s is declared dead and still works for this router", node);
+    }
+    if (cluster->options.router.note)
+        cluster->options.router.note(cluster->options.router.context, node, text);
+}
+
 static void process_turn(struct cluster *cluster, struct process *p)
 {
     if (++p->same_turns > SAME_TURNS_MAX)
@@ -85,8 +115,10 @@ static void process_turn(struct cluster *cluster, struct process *p)
     if (p->node && !cluster->options.by_hand)
         fake_engine_pass(node_side_engine(p->node), cluster->now_ns);
     virtual_loop_turn(p->loop, p->planned_ns);
-    if (p->node)
+    if (p->node) {
         node_side_check(p->node);
+        check_lease(cluster, p);
+    }
     process_sleep(p);
 }
 
@@ -245,6 +277,8 @@ static void router_begin(struct cluster *cluster)
     struct process *p = &cluster->processes[CLUSTER_ROUTER];
     struct router_side_options options = cluster->options.router;
     options.net = cluster->net;
+    options.note = router_notes;
+    options.context = cluster;
     virtual_random_for(CLUSTER_ROUTER);
     cluster->router = router_side_create(&options);
     p->loop = router_side_loop(cluster->router);
@@ -326,6 +360,7 @@ void cluster_freeze(struct cluster *cluster, uint32_t process, bool frozen)
         return;
     trace("%s process %u", frozen ? "freeze" : "thaw", process);
     p->frozen = frozen;
+    p->was_frozen = true;
     p->turned_ns = cluster->now_ns;
     if (frozen)
         p->frozen_ns = cluster->now_ns;

@@ -23,6 +23,8 @@ struct process {
     struct node_side *node; /* NULL: the router, or dead */
     uint64_t planned_ns, frozen_ns, turned_ns;
     uint64_t same_turns; /* without time passing */
+    bool was_frozen;     /* in this life */
+    uint64_t leases_expired;
 };
 
 struct cluster_options {

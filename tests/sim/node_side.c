@@ -325,6 +325,29 @@ bool node_side_works(const struct node_side *side)
     return false;
 }
 
+uint64_t node_side_incarnation(const struct node_side *side)
+{
+    return side->node->incarnation;
+}
+
+uint64_t node_side_leases_expired(const struct node_side *side)
+{
+    return kv_links_counters(side->node->links)->leases_expired;
+}
+
+bool node_side_fetches_too_long(const struct node_side *side, uint64_t from_incarnation,
+                                uint64_t longest_ns)
+{
+    for (uint32_t i = 0; i < side->node->table.count; i++) {
+        const struct work *work = &side->node->table.works[i];
+        if (work->state == WORK_FETCHING && work->leg == WORK_LEG_DECODE && work->fetch.live &&
+            work->source_incarnation == from_incarnation &&
+            clock_now_ns() - work->state_since_ns >= longest_ns)
+            return true;
+    }
+    return false;
+}
+
 /* A page at rest: held for others to fetch, or in the cache. What a sequence here computes on, or has begun to verify, is in use, and
  * no checksum could tell. */
 static bool at_rest(const struct node *node, uint32_t page)

@@ -44,6 +44,12 @@ bool node_side_flip(struct node_side *node, struct dice *dice);
 /* It holds work that is not over for the registration of this incarnation. */
 bool node_side_works(const struct node_side *node);
 
+/* The order of deadlines: who has waited longer than it may for this node's pages. */
+uint64_t node_side_incarnation(const struct node_side *node);
+uint64_t node_side_leases_expired(const struct node_side *node);
+bool node_side_fetches_too_long(const struct node_side *node, uint64_t from_incarnation,
+                                uint64_t longest_ns);
+
 struct node_counts {
     uint64_t checksum_failures, dropped, leases_expired, gave_up, stale, cached_tokens, lost;
     uint64_t prompt_tokens, completion_tokens, pieces;
