@@ -149,14 +149,23 @@ void batch_pace_take(struct batch_pace *pace, uint32_t decode_rows, uint32_t pro
     pace_follow(&pace->prompt_row_ns, row_ns > floor_ns ? row_ns : floor_ns);
 }
 
+/* Of a gap, as much is planned: the rest is for what no estimate knows, a deeper context, a core that somebody else wanted. */
+static const double gap_planned = 0.75;
+/* Of a step, prompts get at least so much, or a node whose decoding alone fills the gap would never come to them. */
+static const double prompt_share_min = 0.125;
+
 uint32_t batch_beside_rows(const struct batch_pace *pace, uint64_t gap_ns, uint32_t page_tokens)
 {
     if (!gap_ns)
         return 0;
-    double room_ns = (double)gap_ns - pace->decode_ns;
-    if (pace->prompt_row_ns <= 0 || room_ns < pace->prompt_row_ns * page_tokens)
+    if (pace->prompt_row_ns <= 0)
         return page_tokens;
-    double pages = room_ns / pace->prompt_row_ns / page_tokens;
-    return pages < UINT32_MAX / 2 / page_tokens ? (uint32_t)pages * page_tokens
-                                                : UINT32_MAX / 2 / page_tokens * page_tokens;
+    double room_ns = gap_planned * (double)gap_ns - pace->decode_ns;
+    if (room_ns < prompt_share_min * pace->decode_ns)
+        room_ns = prompt_share_min * pace->decode_ns;
+    double rows = room_ns / pace->prompt_row_ns;
+    if (rows < 1)
+        return 1;
+    uint32_t whole = rows < UINT32_MAX / 2 ? (uint32_t)rows : UINT32_MAX / 2;
+    return whole < page_tokens ? whole : whole / page_tokens * page_tokens;
 }

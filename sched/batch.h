@@ -12,8 +12,8 @@
  * unless it reaches the prompt's end.
  *
  * Beside decode rows, prompts get only as many rows as keep the step, by measured pace, within a
- * gap that the streams may have between two tokens (`beside_rows`), and at least one page, so that
- * prompts go on whatever the pace is.
+ * gap that the streams may have between two tokens (`beside_rows`), and at least one row or an
+ * eighth of the time that decoding takes, so that prompts go on whatever the pace is.
  *
  * A sequence marked `alone` (its request has seen several nodes die) is never computed beside
  * another: while there is one, steps alternate between it and the rest.
@@ -68,8 +68,9 @@ struct batch_pace {
 /* A step of so many rows has taken `step_ns`. */
 void batch_pace_take(struct batch_pace *pace, uint32_t decode_rows, uint32_t prompt_rows,
                      uint64_t step_ns);
-/* The prompt rows that fit beside decoding in a step of `gap_ns`: a multiple of the page, at least
- * one page, and one page as long as nothing is measured; 0 when gap_ns is 0: no bound. */
+/* The prompt rows that fit beside decoding in a step of three quarters of `gap_ns`: a multiple of
+ * the page when there is room for a page, at least 1, and one page as long as nothing is measured; 0
+ * when gap_ns is 0: no bound. */
 uint32_t batch_beside_rows(const struct batch_pace *pace, uint64_t gap_ns, uint32_t page_tokens);
 
 #endif
