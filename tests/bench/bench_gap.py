@@ -158,6 +158,12 @@ def quantile(gaps, part):
     return values[min(len(values) - 1, int(len(values) * part))]
 
 
+def stolen_s():
+    """Seconds that the host took from this machine's processors since it booted."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(contender, seconds):
     """Both phases of one contender."""
     streams, stop, threads = [Stream() for _ in range(STREAMS)], threading.Event(), []
@@ -170,11 +176,11 @@ def measure(contender, seconds):
     alone_begin = time.perf_counter()
     time.sleep(seconds / 3)
     alone_end = begin = time.perf_counter()
-    prompts, end = 0, begin + seconds
+    prompts, end, stolen = 0, begin + seconds, stolen_s()
     while time.perf_counter() < end or prompts < 2:
         contender.once(prompt(1000 + prompts, LONG_TOKENS))
         prompts += 1
-    end = time.perf_counter()
+    end, stolen = time.perf_counter(), stolen_s() - stolen
     cut = [stream for stream in streams if stream.ended]
     stop.set()
     for thread in threads:
@@ -186,13 +192,14 @@ def measure(contender, seconds):
             "alone_p99": quantile(alone, 0.99), "alone_max": quantile(alone, 1), "p50": quantile(beside, 0.5),
             "p99": quantile(beside, 0.99), "max": quantile(beside, 1),
             "touched": sum(gap > 1.25 * quantile(alone, 0.5) for _, gap in beside) / len(beside),
+            "stolen": stolen / (end - begin) / os.cpu_count(),
             "tokens_per_s": (made + prompts * LONG_TOKENS) / (end - begin)}
 
 
 def show(result):
     print(f"{result['name']:28} alone p99 {1e3 * result['alone_p99']:8.1f} max {1e3 * result['alone_max']:8.1f} ms | beside p50 "
           f"{1e3 * result['p50']:8.1f} p99 {1e3 * result['p99']:8.1f} max {1e3 * result['max']:8.1f} ms | "
-          f"{result['tokens_per_s']:7.1f} tokens/s, {result['prompts']} prompts", flush=True)
+          f"{result['tokens_per_s']:7.1f} tokens/s, {result['prompts']} prompts, {100 * result['stolen']:.1f} % stolen", flush=True)
 
 
 def plot(results, path):
