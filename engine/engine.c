@@ -437,8 +437,10 @@ enum status engine_create(const struct engine_options *options, const struct mod
     locks_init(engine);
     status = info_init(engine, options, err);
     if (status == STATUS_OK) {
-        struct kern_device_options device = {
-            .threads = options->threads, .isa = options->isa, .compute = options->compute};
+        struct kern_device_options device = {.threads = options->threads,
+                                             .cpus = options->cpus,
+                                             .isa = options->isa,
+                                             .compute = options->compute};
         status = backend->open(&device, &engine->device, err);
     }
     if (status == STATUS_OK) {

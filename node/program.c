@@ -61,6 +61,7 @@ static void *loader_run(void *context)
             .compute = (enum kern_compute)o->compute,
             .kv_type = (enum kern_kv_type)o->kv_type,
             .threads = (unsigned)o->threads,
+            .cpus = o->cpus,
             .page_tokens = (uint32_t)o->page_tokens,
             .kv_pages = (uint32_t)o->kv_pages,
             .kv_bytes = o->kv_memory,

@@ -270,7 +270,14 @@ static enum status device_open(const struct kern_ops *ops, bool opaque,
             return err_set(err, STATUS_CONFIG, "isa: this CPU has %s at most, not %s",
                            cpu_isa_name(best), cpu_isa_name(isa));
     }
-    unsigned threads = options->threads;
+    struct cpu_list cpus;
+    enum status status = cpu_list_parse(options->cpus, &cpus, err);
+    if (status != STATUS_OK)
+        return status;
+    unsigned threads = options->threads ? options->threads : cpus.count;
+    if (cpus.count && threads > cpus.count)
+        return err_set(err, STATUS_CONFIG, "threads: %u are more than the %u processors of cpus",
+                       threads, cpus.count);
     if (threads == 0) {
         cpu_set_t set;
         threads = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
@@ -285,6 +292,7 @@ static enum status device_open(const struct kern_ops *ops, bool opaque,
     device->isa = isa;
     device->compute = options->compute;
     device->threads = threads;
+    device->cpus = cpus;
     pthread_mutex_init(&device->mutex, NULL);
     *device_out = &device->base;
     return STATUS_OK;

@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/cpus.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/pool.h"
@@ -30,6 +31,7 @@ struct cpu_device {
     enum cpu_isa_level isa;
     enum kern_compute compute;
     unsigned threads;
+    struct cpu_list cpus;       /* of the compute threads; none, or at least `threads` */
     pthread_mutex_t mutex;      /* guards the rest */
     struct cpu_region *regions; /* [region_capacity] */
     uint32_t region_count, region_capacity;

@@ -27,7 +27,8 @@ struct cpu_worker {
 struct cpu_pool {
     unsigned threads;
     unsigned started;
-    struct cpu_worker *workers; /* [threads - 1] */
+    const struct cpu_list *cpus; /* or NULL */
+    struct cpu_worker *workers;  /* [threads - 1] */
     void (*body)(void *context, uint32_t item, unsigned worker);
     void *context;
     uint32_t items;
@@ -66,6 +67,8 @@ static void *worker_main(void *argument)
     struct cpu_worker *worker = argument;
     struct cpu_pool *pool = worker->pool;
     uint32_t seen = 0;
+    if (pool->cpus)
+        cpu_list_pin(pool->cpus, worker->index);
     while (!atomic_load(&pool->stop)) {
         for (int i = 0; i < SPIN_COUNT && atomic_load(&pool->round) == seen; i++)
             spin_pause();
@@ -80,12 +83,13 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-enum status cpu_pool_create(unsigned threads, struct cpu_pool **pool_out)
+enum status cpu_pool_create(unsigned threads, const struct cpu_list *cpus,
+                            struct cpu_pool **pool_out)
 {
     struct cpu_pool *pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
     if (!pool)
         return STATUS_MEMORY;
-    *pool = (struct cpu_pool){.threads = threads};
+    *pool = (struct cpu_pool){.threads = threads, .cpus = cpus};
     pool->workers = calloc(threads, sizeof *pool->workers);
     if (!pool->workers) {
         free(pool);

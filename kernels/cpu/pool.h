@@ -11,12 +11,14 @@
 
 #include <stdint.h>
 
-#include "base/err.h"
+#include "kernels/cpu/cpus.h"
 
 struct cpu_pool;
 
-/* `threads` counts the caller: 1 starts none. */
-enum status cpu_pool_create(unsigned threads, struct cpu_pool **pool_out);
+/* `threads` counts the caller: 1 starts none. Worker i keeps to the i-th processor of `cpus`, which may be NULL or empty and is
+ * read until the pool is destroyed; the caller, worker 0, pins itself. */
+enum status cpu_pool_create(unsigned threads, const struct cpu_list *cpus,
+                            struct cpu_pool **pool_out);
 void cpu_pool_destroy(struct cpu_pool *pool);
 unsigned cpu_pool_threads(const struct cpu_pool *pool); /* NULL: 1 */
 

@@ -73,6 +73,8 @@ static void leave(struct kern_stream *stream)
 static void *stream_main(void *argument)
 {
     struct kern_stream *stream = argument;
+    if (stream->pool)
+        cpu_list_pin(&stream->device->cpus, 0);
     for (;;) {
         uint32_t bell = atomic_load(&stream->bell);
         uint64_t tail = atomic_load(&stream->tail), limit = atomic_load(&stream->limit);
@@ -123,7 +125,7 @@ static enum status compute_init(struct kern_stream *stream)
         if (status != STATUS_OK)
             return status;
     }
-    return cpu_pool_create(device->threads, &stream->pool);
+    return cpu_pool_create(device->threads, &device->cpus, &stream->pool);
 }
 
 enum status cpu_stream_create(struct kern_device *device_base,

@@ -1,5 +1,7 @@
 /* Devices, the thread pool, streams and events; what the opaque variant adds. */
 #include <pthread.h>
+#include <sched.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +33,7 @@ TEST(backend, pool_does_each_item_once)
     static _Atomic uint32_t counts[257];
     for (unsigned threads = 1; threads <= 4; threads++) {
         struct cpu_pool *pool;
-        CHECK_INT(cpu_pool_create(threads, &pool), STATUS_OK);
+        CHECK_INT(cpu_pool_create(threads, NULL, &pool), STATUS_OK);
         for (uint32_t round = 0; round < 3000; round++) {
             uint32_t items = round % 257;
             for (uint32_t i = 0; i < items; i++)
@@ -44,6 +46,64 @@ TEST(backend, pool_does_each_item_once)
         }
         cpu_pool_destroy(pool);
     }
+}
+
+TEST(backend, lists_of_processors)
+{
+    static const struct {
+        const char *text;
+        unsigned count; /* or 0 and why */
+        const char *why;
+    } cases[] = {
+        {"", 0, NULL},
+        {"0", 1, NULL},
+        {"0,", 0, "is no list"},
+        {",0", 0, "is no list"},
+        {"0-", 0, "is no list"},
+        {"1-0", 0, "is no list"},
+        {"0 ", 0, "is no list"},
+        {"-1", 0, "is no list"},
+        {"1024", 0, "is no list"},
+        {"99999999999999999999", 0, "is no list"},
+        {"0,0", 0, "named twice"},
+        {"0,1023", 0, "may run on"},
+        {"0-1023", 0, "may run on"},
+    };
+    static struct cpu_list list;
+    cpu_set_t before, mine;
+    CHECK_INT(sched_getaffinity(0, sizeof before, &before), 0);
+    if (!CPU_ISSET(0, &before) || CPU_ISSET(1023, &before))
+        TEST_SKIP("another machine than the cases are for");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct err err = ERR_INIT;
+        enum status status = cpu_list_parse(cases[i].text, &list, &err);
+        CHECK_INT(status, cases[i].why ? STATUS_CONFIG : STATUS_OK);
+        if (cases[i].why)
+            CHECK_MSG(strstr(err.message, cases[i].why) && strstr(err.message, "cpus: "), "%s: %s",
+                      cases[i].text, err.message);
+        else
+            CHECK_INT(list.count, cases[i].count);
+    }
+    CHECK_INT(cpu_list_parse(NULL, &list, NULL), STATUS_OK);
+    CHECK_INT(list.count, 0);
+    cpu_list_pin(&list, 5); /* an empty list pins nobody */
+    CHECK_INT(sched_getaffinity(0, sizeof mine, &mine), 0);
+    CHECK(CPU_EQUAL(&mine, &before));
+    CHECK_INT(cpu_list_parse("0", &list, NULL), STATUS_OK);
+    cpu_list_pin(&list, 0);
+    CHECK_INT(sched_getaffinity(0, sizeof mine, &mine), 0);
+    CHECK(CPU_COUNT(&mine) == 1 && CPU_ISSET(0, &mine));
+    CHECK_INT(sched_setaffinity(0, sizeof before, &before), 0);
+
+    struct kern_device *device;
+    struct err err = ERR_INIT;
+    struct kern_device_options options = {.cpus = "0", .compute = KERN_COMPUTE_INT8};
+    CHECK_INT(kern_backend_cpu.open(&options, &device, &err), STATUS_OK);
+    CHECK_INT(device->ops->device_threads(device), 1); /* as many as the list names */
+    device->ops->device_close(device);
+    options.threads = 2;
+    CHECK_INT(kern_backend_cpu.open(&options, &device, &err), STATUS_CONFIG);
+    CHECK(strstr(err.message, "threads: 2"));
 }
 
 struct firing {
