@@ -2,7 +2,7 @@
 """What a long prompt does to the streams of others: eight sequences decode, first alone, then while prompts of 4,000 tokens
 arrive one after another, and every gap between two messages of a stream is measured where a client sees it.
 
-    Baton P + D     one thread each            the prompts are computed on P, the streams run on D
+    Baton P + D     one thread each, a core    the prompts are computed on P, the streams run on D
     Baton --mixed   one node, two threads      both on one node, prompt chunks beside decode rows
     llama-server    two threads, -np 9         the same, at each batch size of BATCHES; the peer is the one of the highest
                                                throughput, and the one of the smallest gaps is shown beside it
@@ -52,8 +52,10 @@ class Stream:
 class Baton:
     def __init__(self, model, name, **nodes):
         self.name = name
-        threads = "1" if "prefill" in nodes else "2"
-        self.cluster = Cluster(model, node_args=["--threads", threads, "--kv-memory", "1G"], **nodes)
+        apart = "prefill" in nodes
+        first, second = map(str, sorted(os.sched_getaffinity(0))[:2])
+        args_of = {"prefill-0": ["--cpus", first], "decode-0": ["--cpus", second]}
+        self.cluster = Cluster(model, node_args=["--threads", "1" if apart else "2", "--kv-memory", "1G"], args_of=args_of, **nodes)
 
     def __enter__(self):
         self.cluster.__enter__()
