@@ -12,7 +12,7 @@
 
 /* One round ends after so many turns of the worker, or bytes of pieces, so that the loop's other work comes; an owner that hashes
  * in piece_received hashes no more than that at a time (and a piece). */
-enum { PROGRESS_TURNS = 64, PROGRESS_BYTES = 1 << 20 };
+enum { PROGRESS_TURNS = 64, PROGRESS_BYTES = 1 << 20, WAIT_VAIN_MAX = 8 };
 static const uint64_t tick_ns = 2 * NS_PER_MS;
 static const uint64_t rate_sample_ns = 20 * NS_PER_MS;
 
@@ -403,6 +403,30 @@ void kv_links_flush(struct kv_links *links)
             links->sides[i].flush(links->sides[i].object);
 }
 
+/* While pieces are in flight the next event is a few microseconds away, and sleeping would cost more than that: looks on for so
+ * long. A peer that computes, a slow link or a busy machine make this vain; each time that it was, it is left out for twice as
+ * many sleeps as before. True: something has come. */
+static bool links_wait(struct kv_links *links)
+{
+    bool in_flight = false;
+    for (unsigned i = 0; i < links->opened && !in_flight; i++)
+        in_flight = kv_link_usable(&links->slots[i]) && xfer_peer_load(links->slots[i].peer).ops;
+    if (!in_flight || !links->options.wait_ns || xfer_event_fd(links->xfer) < 0)
+        return false; /* the last: a transport within the process, by the pace of a test's clock */
+    if (links->wait_skips) {
+        links->wait_skips--;
+        return false;
+    }
+    for (uint64_t until_ns = clock_now_ns() + links->options.wait_ns; clock_now_ns() < until_ns;)
+        if (xfer_progress(links->xfer)) {
+            links->wait_vain = 0;
+            return true;
+        }
+    links->wait_vain += links->wait_vain < WAIT_VAIN_MAX;
+    links->wait_skips = (1u << links->wait_vain) - 1;
+    return false;
+}
+
 bool kv_links_progress(struct kv_links *links, uint64_t now_ns, uint64_t late_total_ns)
 {
     bool late = late_total_ns != links->late_ns;
@@ -413,7 +437,12 @@ bool kv_links_progress(struct kv_links *links, uint64_t now_ns, uint64_t late_to
     uint64_t bytes_until = counters->bytes_sent + counters->bytes_received + PROGRESS_BYTES;
     bool more = true;
     for (int turn = 0; more && turn < PROGRESS_TURNS; turn++) {
-        more = xfer_progress(links->xfer) > 0;
+        uint64_t pieces_sent = counters->pieces_sent;
+        more = xfer_progress(links->xfer) > 0 || links_wait(links);
+        if (counters->pieces_sent != pieces_sent) { /* the window is to stay full */
+            links_tell(links);
+            kv_links_flush(links);
+        }
         if (counters->bytes_sent + counters->bytes_received >= bytes_until)
             break;
     }

@@ -32,7 +32,7 @@
  * version than the link's.
  *
  * Time: kv_links_progress is given now and the sum of all lateness of the loop. Deadlines that declare another party dead
- * run on now - lateness, so a loop that was late by L grants L more. Nothing here reads a clock.
+ * run on now - lateness, so a loop that was late by L grants L more. Nothing here reads a clock, but to end a wait of `wait_ns`.
  *
  * Owner: the loop thread. Callbacks come from kv_links_progress, kv_links_flush and kv_links_destroy only; they
  * may call back into this module and its siblings. */
@@ -56,6 +56,9 @@ enum kv_link_state {
 };
 const char *kv_link_state_text(enum kv_link_state state);
 
+/* For kv_links_options.wait_ns: what a round trip on one host takes; a sleep and a wake-up cost a node as much. */
+enum { KV_WAIT_NS = 20000 };
+
 struct kv_links_options {
     unsigned links_max;  /* peers known at once; 0: 64 */
     unsigned window_max; /* pieces in flight to one peer; 0: 8 */
@@ -70,6 +73,8 @@ struct kv_links_options {
     uint64_t expect_ns; /* the peer's host may connect for so long after each open; 0: 3 s */
     /* A link that is DOWN opens again by itself after this; 0: by the peer's call or kv_link_reopen only. */
     uint64_t reopen_ns;
+    /* With pieces in flight: so long without sleep for the next event, as long as it comes. 0: never. */
+    uint64_t wait_ns;
     uint64_t
         called_ns; /* the same where the peer is to call; 0: 4 s, or never when reopen_ns is 0 */
 };

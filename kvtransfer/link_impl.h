@@ -68,8 +68,10 @@ struct kv_links {
     struct kv_counters counters;
     struct kv_side sides[KV_SIDE_COUNT];
     struct kv_link *slots;
-    unsigned opened;         /* slots from here on were never used */
-    bool more;               /* the last round left something to do at once */
+    unsigned opened; /* slots from here on were never used */
+    bool more;       /* the last round left something to do at once */
+    unsigned wait_vain,
+        wait_skips;          /* waits without sleep that were in vain, and what follows from it */
     struct kv_frame in, out; /* the message being handled, the one being built */
     /* in a loop */
     struct loop *loop;

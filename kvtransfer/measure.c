@@ -149,7 +149,8 @@ static bool loop_until(struct end *end, const bool *flag)
 static enum status end_open(struct end *end, const struct kv_measure *measure, uint64_t incarnation,
                             struct xfer **xfer_out, struct err *err)
 {
-    const struct kv_links_options links_options = {.links_max = 2, .window_max = KV_MEASURE_WINDOW};
+    const struct kv_links_options links_options = {
+        .links_max = 2, .window_max = KV_MEASURE_WINDOW, .wait_ns = KV_WAIT_NS};
     const struct kv_links_events links_events = {end, on_link};
     const struct kv_source_options source_options = {.transfers_max = 1,
                                                      .pieces_max = KV_MEASURE_PIECES_MAX};

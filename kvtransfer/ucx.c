@@ -62,6 +62,7 @@ struct ucx_xfer {
     struct ucx_slot *slots;
     struct list slots_free, completed;
     struct xfer_op *posting; /* inside UCX's posting call */
+    bool sent;               /* a piece has gone out: its sender may have the next one */
     bool attention;          /* a peer failed, closes or is to be closed */
     struct ucx_filter filter;
     char description[XFER_NAME_BYTES];
@@ -159,6 +160,8 @@ static void op_ended(void *request, ucs_status_t status, struct xfer_op *op)
 
 static void op_sent(void *request, ucs_status_t status, void *user_data)
 {
+    struct xfer_op *op = user_data;
+    ucx_of(op->peer->xfer)->sent = true;
     op_ended(request, status, user_data);
 }
 
@@ -431,7 +434,8 @@ static unsigned ucx_progress(struct xfer *xfer)
 {
     struct ucx_xfer *ucx = ucx_of(xfer);
     unsigned count = 0;
-    for (int turn = 0; turn < PROGRESS_TURNS; turn++) {
+    ucx->sent = false;
+    for (int turn = 0; turn < PROGRESS_TURNS && !ucx->sent; turn++) {
         ucx_send_forgive_begin();
         unsigned events = ucp_worker_progress(ucx->worker);
         ucx_send_forgive_end();

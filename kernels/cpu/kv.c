@@ -6,10 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-enum { COPY_UNIT_BYTES = 4096 };
+#include "base/checksum.h"
 
 enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc *desc,
                           struct kern_kv **kv_out)
@@ -81,7 +78,7 @@ static void sums_item(void *context, uint32_t item, unsigned worker)
         return;
     struct kern_piece piece = {step->sum_pages[item], a->layer_begin, a->layer_end};
     step->sums[(size_t)a->run * step->caps.sums_max + item] =
-        XXH3_64bits(cpu_kv_layer(a->kv, piece.page, piece.layer_begin), piece_bytes(a->kv, piece));
+        checksum_of(cpu_kv_layer(a->kv, piece.page, piece.layer_begin), piece_bytes(a->kv, piece));
 }
 
 static void sums_run(struct kern_stream *stream, const void *arguments)
@@ -108,7 +105,6 @@ struct copy_arguments {
     uint64_t *sum_out;
 };
 
-/* Copies and hashes in units that stay in the first-level cache, so that hashing costs no second pass over memory. */
 static void copy_run(struct kern_stream *stream, const void *arguments)
 {
     (void)stream;
@@ -116,20 +112,12 @@ static void copy_run(struct kern_stream *stream, const void *arguments)
     uint8_t *pool = cpu_kv_layer(a->kv, a->piece.page, a->piece.layer_begin);
     size_t bytes = piece_bytes(a->kv, a->piece);
     if (a->kind == KERN_COPY_SUM) {
-        *a->sum_out = XXH3_64bits(pool, bytes);
+        *a->sum_out = checksum_of(pool, bytes);
         return;
     }
     uint8_t *to = a->kind == KERN_COPY_EXPORT ? a->host : pool;
     const uint8_t *from = a->kind == KERN_COPY_EXPORT ? pool : a->host;
-    XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_64bits_reset(&state);
-    for (size_t at = 0; at < bytes; at += COPY_UNIT_BYTES) {
-        size_t unit = bytes - at < COPY_UNIT_BYTES ? bytes - at : COPY_UNIT_BYTES;
-        memcpy(to + at, from + at, unit);
-        XXH3_64bits_update(&state, to + at, unit);
-    }
-    *a->sum_out = XXH3_64bits_digest(&state);
+    *a->sum_out = checksum_copy(to, from, bytes);
 }
 
 void cpu_op_kv_copy(struct kern_stream *stream, enum kern_copy_kind kind, struct kern_kv *kv,
