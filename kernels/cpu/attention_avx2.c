@@ -15,173 +15,306 @@
 #define HALF_FROM_FLOAT(x) ((uint16_t)_cvtss_sh((x), _MM_FROUND_TO_NEAREST_INT))
 #include "kernels/cpu/rope_row.h"
 
-/* A k-major operand: row k starts b + k * stride elements. */
-struct operand {
-    const void *data;
-    size_t stride;
+/* Where the runs of a block lie. */
+struct block {
+    const uint8_t *k[RUNS], *v[RUNS]; /* first dimension's K, first position's V */
+    const uint8_t
+        *k_rows[RUNS]; /* the run's share of the block's K, to be fetched: see block_find */
 };
 
-ALWAYS_INLINE __m256 operand_load(const struct operand *b, int half, size_t at)
+/* What does not change within a tile. */
+struct source {
+    uint32_t dim;
+    size_t k_stride; /* bytes from one dimension's K to the next */
+    size_t k_step;   /* bytes from one row of `k_rows` to the next */
+};
+
+ALWAYS_INLINE size_t element_bytes(int half)
+{
+    return half ? sizeof(uint16_t) : sizeof(float);
+}
+
+ALWAYS_INLINE __m256 operand_load(int half, const uint8_t *at)
 {
     if (half)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)((const uint16_t *)b->data + at)));
-    return _mm256_loadu_ps((const float *)b->data + at);
+        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)at));
+    return _mm256_loadu_ps((const float *)(const void *)at);
 }
 
-/* nq rows x nv vectors of outputs, starting at lane `lane`. nq, nv, half are constants after inlining, at most 8 sums. */
-ALWAYS_INLINE void product(int nq, int nv, int half, const float *a, size_t a_stride,
-                           const struct operand *b, uint32_t k_count, uint32_t lane, float *out,
-                           size_t out_stride, int resume)
+/* One step of three heads and four registers, of which the second and the fourth follow the one before: twelve sums, three
+ * factors and one value are all sixteen registers, of which gcc 12 would spill one, and wait for it in every step. So it is
+ * written down as one piece. (K and V are operands by address: nothing in this file that is in flight writes them.) */
+#define STEP_LINE(load, value, a, b, c)               \
+    load " " value ", %%ymm15\n\t"                    \
+         "vfmadd231ps %%ymm12, %%ymm15, %[" a "]\n\t" \
+         "vfmadd231ps %%ymm13, %%ymm15, %[" b "]\n\t" \
+         "vfmadd231ps %%ymm14, %%ymm15, %[" c "]\n\t"
+#define STEP(load, bytes)                                                                       \
+    __asm__("vbroadcastss %[a0], %%ymm12\n\t"                                                   \
+            "vbroadcastss %[a1], %%ymm13\n\t"                                                   \
+            "vbroadcastss %[a2], %%ymm14\n\t" STEP_LINE(load, "(%[v0])", "s00", "s10", "s20")   \
+                STEP_LINE(load, #bytes "(%[v0])", "s01", "s11", "s21")                          \
+                    STEP_LINE(load, "(%[v2])", "s02", "s12", "s22")                             \
+                        STEP_LINE(load, #bytes "(%[v2])", "s03", "s13", "s23")                  \
+            : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s02] "+x"(sum[0][2]),              \
+              [s03] "+x"(sum[0][3]), [s10] "+x"(sum[1][0]), [s11] "+x"(sum[1][1]),              \
+              [s12] "+x"(sum[1][2]), [s13] "+x"(sum[1][3]), [s20] "+x"(sum[2][0]),              \
+              [s21] "+x"(sum[2][1]), [s22] "+x"(sum[2][2]), [s23] "+x"(sum[2][3])               \
+            : [a0] "m"(*a[0]), [a1] "m"(*a[1]), [a2] "m"(*a[2]), [v0] "r"(v[0]), [v2] "r"(v[2]) \
+            : "xmm12", "xmm13", "xmm14", "xmm15")
+
+/* sum[h][n] = fma(*a[h], value at v[n], sum[h][n]); nq, nv and half are constants after inlining. */
+ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const uint8_t *const *v,
+                        __m256 sum[CHUNK][8])
 {
-    __m256 sum[4][8];
+    if (nq == 3 && nv == 4) {
+        if (half)
+            STEP("vcvtph2ps", 16);
+        else
+            STEP("vmovups", 32);
+        return;
+    }
+    __m256 factor[CHUNK];
 #pragma GCC unroll 4
-    for (int q = 0; q < nq; q++)
+    for (int h = 0; h < nq; h++)
+        factor[h] = _mm256_broadcast_ss(a[h]);
 #pragma GCC unroll 8
-        for (int v = 0; v < nv; v++)
-            sum[q][v] = resume ? _mm256_loadu_ps(out + q * out_stride + lane + v * LANES)
-                               : _mm256_setzero_ps();
-    for (uint32_t k = 0; k < k_count; k++) {
-        __m256 factor[4];
+    for (int n = 0; n < nv; n++) {
+        __m256 value = operand_load(half, v[n]);
 #pragma GCC unroll 4
-        for (int q = 0; q < nq; q++)
-            factor[q] = _mm256_broadcast_ss(a + q * a_stride + k);
+        for (int h = 0; h < nq; h++)
+            sum[h][n] = _mm256_fmadd_ps(factor[h], value, sum[h][n]);
+    }
+}
+
+/* The lines of `bytes` from `at` on. */
+ALWAYS_INLINE void fetch(const uint8_t *at, size_t bytes)
+{
+#pragma GCC unroll 4
+    for (size_t b = 0; b < bytes; b += 64)
+        _mm_prefetch((const char *)at + b, _MM_HINT_T0);
+}
+
+/* scale * (q . K) of `runs` runs for nq heads; both and `half` are constants after inlining, at most 12 sums. With `fetching`
+ * the runs' V is asked for, spread over the dimensions: it is needed next. */
+ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const struct source *source,
+                             const float *const *q, float scale, const uint8_t *const *k,
+                             const uint8_t *const *v, float *score)
+{
+    const size_t element = element_bytes(half);
+    __m256 sum[CHUNK][2 * RUNS];
+#pragma GCC unroll 4
+    for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
-        for (int v = 0; v < nv; v++) {
-            __m256 value = operand_load(b, half, k * b->stride + lane + v * LANES);
+        for (int n = 0; n < 2 * runs; n++)
+            sum[h][n] = _mm256_setzero_ps();
+    size_t at = 0;
+    uint32_t i = 0;
+    for (int r = 0; r < runs; r++) {
+        const uint8_t *ahead = v[r];
+        for (uint32_t end = i + source->dim / (uint32_t)runs; i < end;
+             i++, at += source->k_stride) {
+            if (fetching) {
+                fetch(ahead, runs * RUN * element);
+                ahead += runs * RUN * element;
+            }
+            const float *factors[CHUNK];
+            const uint8_t *values[2 * RUNS];
 #pragma GCC unroll 4
-            for (int q = 0; q < nq; q++)
-                sum[q][v] = _mm256_fmadd_ps(factor[q], value, sum[q][v]);
+            for (int h = 0; h < nq; h++)
+                factors[h] = q[h] + i;
+#pragma GCC unroll 8
+            for (int n = 0; n < 2 * runs; n++)
+                values[n] = k[n / 2] + at + n % 2 * LANES * element;
+            step(nq, 2 * runs, half, factors, values, sum);
         }
     }
 #pragma GCC unroll 4
-    for (int q = 0; q < nq; q++)
+    for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
-        for (int v = 0; v < nv; v++)
-            _mm256_storeu_ps(out + q * out_stride + lane + v * LANES, sum[q][v]);
+        for (int n = 0; n < 2 * runs; n++)
+            _mm256_storeu_ps(score + h * ATTENTION_BLOCK + n * LANES,
+                             _mm256_mul_ps(sum[h][n], _mm256_set1_ps(scale)));
 }
 
-/* All lanes [0, lanes): in steps of `nv` vectors, then of one. */
-ALWAYS_INLINE void product_lanes(int nq, int nv, int half, const float *a, size_t a_stride,
-                                 const struct operand *b, uint32_t k_count, uint32_t lanes,
-                                 float *out, size_t out_stride, int resume)
+ALWAYS_INLINE void scores(int nq, int half, bool fetching, const struct source *source,
+                          const float *const *q, float scale, const struct block *block,
+                          uint32_t count, float *score)
 {
-    uint32_t lane = 0;
-    for (; lane + (uint32_t)nv * LANES <= lanes; lane += (uint32_t)nv * LANES)
-        product(nq, nv, half, a, a_stride, b, k_count, lane, out, out_stride, resume);
-    for (; lane + 2 * LANES <= lanes; lane += 2 * LANES)
-        product(nq, 2, half, a, a_stride, b, k_count, lane, out, out_stride, resume);
-    for (; lane < lanes; lane += LANES)
-        product(nq, 1, half, a, a_stride, b, k_count, lane, out, out_stride, resume);
+    const int runs = nq == 1 ? 4 : nq == 4 ? 1 : 2;
+    for (int r = 0; r < RUNS && (uint32_t)r * RUN < count; r += runs)
+        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, block->v + r,
+                  score + r * RUN);
 }
 
-ALWAYS_INLINE void product_any(int half, uint32_t nq, const float *a, size_t a_stride,
-                               struct operand b, uint32_t k_count, uint32_t lanes, float *out,
-                               size_t out_stride, int resume)
+/* nv registers of outputs of nq heads, from dimension `lane` on, merged. With `fetching` the next block's K is asked for,
+ * spread over the positions: half a row of `k_rows` for each two registers and two positions. */
+ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const struct source *source,
+                              const struct block *block, const struct block *ahead, uint32_t count,
+                              const float *e, const struct softmax *s, bool first, uint32_t lane,
+                              float *running)
 {
-    switch (nq) {
-    case 1:
-        product_lanes(1, 8, half, a, a_stride, &b, k_count, lanes, out, out_stride, resume);
-        break;
-    case 2:
-        product_lanes(2, 4, half, a, a_stride, &b, k_count, lanes, out, out_stride, resume);
-        break;
-    case 3:
-        product_lanes(3, 4, half, a, a_stride, &b, k_count, lanes, out, out_stride, resume);
-        break;
-    default:
-        product_lanes(4, 2, half, a, a_stride, &b, k_count, lanes, out, out_stride, resume);
-        break;
+    const size_t element = element_bytes(half), row = ATTENTION_BLOCK * element;
+    size_t stride = source->dim * element;
+    __m256 sum[CHUNK][8];
+#pragma GCC unroll 4
+    for (int h = 0; h < nq; h++)
+#pragma GCC unroll 8
+        for (int n = 0; n < nv; n++)
+            sum[h][n] = _mm256_setzero_ps();
+    for (uint32_t r = 0; r < RUNS && r * RUN < count; r++) {
+        uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
+        const uint8_t *v = block->v[r] + lane * element;
+        const uint8_t *rows = ahead->k_rows[r] + lane / 4 * source->k_step;
+        for (uint32_t j = 0; j < positions; j++, v += stride) {
+            if (fetching && nv >= 4 && j % 2 == 0)
+#pragma GCC unroll 2
+                for (int n = 0; n < nv / 4; n++, rows += source->k_step)
+                    fetch(rows, row);
+            else if (fetching && nv == 2 && j % 4 == 0) {
+                fetch(rows, row);
+                rows += source->k_step;
+            }
+            const float *factors[CHUNK];
+            const uint8_t *values[8];
+#pragma GCC unroll 4
+            for (int h = 0; h < nq; h++)
+                factors[h] = e + h * ATTENTION_BLOCK + r * RUN + j;
+#pragma GCC unroll 8
+            for (int n = 0; n < nv; n++)
+                values[n] = v + (size_t)n * LANES * element;
+            step(nq, nv, half, factors, values, sum);
+        }
     }
+#pragma GCC unroll 4
+    for (int h = 0; h < nq; h++)
+#pragma GCC unroll 8
+        for (int n = 0; n < nv; n++)
+            merge_store(first, sum[h][n], s->keep[h], s->add[h],
+                        running + (size_t)h * source->dim + lane + n * LANES);
 }
 
-/* Asks for one operand (K or V: `base`, `row_bytes` a position) of the block at `begin`: pages lie far apart, so the
- * hardware's prefetcher starts anew in each. For tiles of few rows, which are bound by memory. */
-static void prefetch_block(const struct cpu_attention_tile *tile, const uint8_t *base,
-                           size_t element, uint32_t begin)
+ALWAYS_INLINE void outputs(int nq, int half, bool fetching, const struct source *source,
+                           const struct block *block, const struct block *ahead, uint32_t count,
+                           const float *e, const struct softmax *s, bool first, float *running)
+{
+    const int nv = nq == 1 ? 8 : nq == 4 ? 2 : 4;
+    uint32_t lane = 0;
+    for (; lane + (uint32_t)nv * LANES <= source->dim; lane += (uint32_t)nv * LANES)
+        outputs_at(nq, nv, half, fetching, source, block, ahead, count, e, s, first, lane, running);
+    for (; lane + 2 * LANES <= source->dim; lane += 2 * LANES)
+        outputs_at(nq, 2, half, fetching, source, block, ahead, count, e, s, first, lane, running);
+    for (; lane < source->dim; lane += LANES)
+        outputs_at(nq, 1, half, false, source, block, ahead, count, e, s, first, lane, running);
+}
+
+/* One chunk of heads. */
+struct chunk {
+    const float *q[CHUNK];
+    float *running, *running_max, *running_sum;
+    float scale;
+    bool first; /* the sequence's first block */
+};
+
+/* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks. */
+ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct source *source,
+                                const struct chunk *chunk, const struct block *block,
+                                const struct block *ahead, uint32_t count)
+{
+    float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK];
+    struct softmax s = {0};
+    if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
+        memset(score, 0, sizeof score);
+    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, count, score);
+    softmax_heads(nq, chunk->first, score, count, e, chunk->running_max, chunk->running_sum, &s);
+    outputs(nq, half, fetching, source, block, ahead, count, e, &s, chunk->first, chunk->running);
+}
+
+/* Whole blocks, with and without fetching, and a sequence's last one apart, so that the loops' lengths are constants. Not
+ * inlined: gcc would carry what one of them wants through all others, and spill sums. */
+#define DEFINE_ATTEND(name, nq, half)                                                      \
+    static __attribute__((noinline)) void name(                                            \
+        const struct source *source, const struct chunk *chunk, const struct block *block, \
+        const struct block *ahead, uint32_t count)                                         \
+    {                                                                                      \
+        if (count < ATTENTION_BLOCK)                                                       \
+            attend_block(nq, half, false, source, chunk, block, ahead, count);             \
+        else if (ahead)                                                                    \
+            attend_block(nq, half, true, source, chunk, block, ahead, ATTENTION_BLOCK);    \
+        else                                                                               \
+            attend_block(nq, half, false, source, chunk, block, block, ATTENTION_BLOCK);   \
+    }
+DEFINE_ATTEND(attend_1_f32, 1, 0)
+DEFINE_ATTEND(attend_2_f32, 2, 0)
+DEFINE_ATTEND(attend_3_f32, 3, 0)
+DEFINE_ATTEND(attend_4_f32, 4, 0)
+DEFINE_ATTEND(attend_1_f16, 1, 1)
+DEFINE_ATTEND(attend_2_f16, 2, 1)
+DEFINE_ATTEND(attend_3_f16, 3, 1)
+DEFINE_ATTEND(attend_4_f16, 4, 1)
+
+/* `ahead`: the next block, if it is to be fetched, else NULL. */
+static void (*const attend[2][CHUNK + 1])(const struct source *source, const struct chunk *chunk,
+                                          const struct block *block, const struct block *ahead,
+                                          uint32_t count) = {
+    {NULL, attend_1_f32, attend_2_f32, attend_3_f32, attend_4_f32},
+    {NULL, attend_1_f16, attend_2_f16, attend_3_f16, attend_4_f16},
+};
+
+/* The runs of the block at `begin`. Beyond `last` there is none, and the first stands in: what is read there is masked. A
+ * block's K in a page of up to 64 tokens is contiguous; in a longer one it is a part of each dimension's row. */
+static void block_find(const struct cpu_attention_tile *tile, size_t element, uint32_t begin,
+                       uint32_t last, struct block *block_out)
 {
     uint32_t page_tokens = tile->page_tokens;
-    bool dimension_major = base == tile->k;
-    for (uint32_t at = 0; at < ATTENTION_BLOCK;) {
-        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
-        span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
-        if (begin + at > tile->position)
-            return;
-        const uint8_t *page = base + tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
-        if (dimension_major && span < page_tokens) {
-            for (uint32_t i = 0; i < tile->head_dim; i++)
-                for (size_t b = 0; b < span * element; b += 64)
-                    _mm_prefetch((const char *)page + ((size_t)i * page_tokens + token) * element +
-                                     b,
-                                 _MM_HINT_T0);
-        } else {
-            const uint8_t *from =
-                dimension_major ? page : page + (size_t)token * tile->head_dim * element;
-            for (size_t b = 0; b < (size_t)span * tile->head_dim * element; b += 64)
-                _mm_prefetch((const char *)from + b, _MM_HINT_T0);
-        }
-        at += span;
+    for (uint32_t r = 0; r < RUNS; r++) {
+        uint32_t position = begin + r * RUN <= last ? begin + r * RUN : begin;
+        uint64_t page = tile->blocks[position / page_tokens] * tile->page_bytes;
+        uint32_t token = position % page_tokens;
+        size_t share = (size_t)token * tile->head_dim;
+        if (page_tokens > ATTENTION_BLOCK)
+            share = (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK +
+                    (size_t)token % ATTENTION_BLOCK / RUN * (tile->head_dim / 4) * page_tokens;
+        block_out->k[r] = tile->k + page + token * element;
+        block_out->v[r] = tile->v + page + (size_t)token * tile->head_dim * element;
+        block_out->k_rows[r] = tile->k + page + share * element;
     }
 }
 
-/* nq (at most 4) query heads of one row against one block; positions begin … begin+count-1. */
-ALWAYS_INLINE void attend_block(const struct cpu_attention_tile *tile, int half, uint32_t nq,
-                                const float *q, uint32_t begin, uint32_t count, float *score,
-                                float *partial, float *running_max, float *running_sum,
-                                float *running, bool prefetch)
+static void tile_avx2(const struct cpu_attention_tile *tile, int half)
 {
-    uint32_t dim = tile->head_dim, page_tokens = tile->page_tokens;
-    size_t element = half ? 2 : 4;
-    if (prefetch)
-        prefetch_block(tile, tile->k, element, begin + ATTENTION_BLOCK);
-    for (uint32_t at = 0; at < count;) {
-        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
-        span = span < ATTENTION_BLOCK - at ? span : ATTENTION_BLOCK - at;
-        uint32_t lanes = count - at < span ? (count - at + LANES - 1) / LANES * LANES : span;
-        const uint8_t *page = tile->k + tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
-        struct operand k = {page + token * element, page_tokens};
-        product_any(half, nq, q, dim, k, dim, lanes, score + at, ATTENTION_BLOCK, 0);
-        at += span;
-    }
-    float max[GROUP_CHUNK], sum[GROUP_CHUNK];
-    for (uint32_t g = 0; g < nq; g++)
-        max[g] = softmax_block(score + g * ATTENTION_BLOCK, count, tile->scale, &sum[g]);
-    float *out = begin == 0 ? running : partial;
-    if (prefetch)
-        prefetch_block(tile, tile->v, element, begin + ATTENTION_BLOCK);
-    for (uint32_t at = 0; at < count;) {
-        uint32_t token = (begin + at) % page_tokens, span = page_tokens - token;
-        span = span < count - at ? span : count - at;
-        const uint8_t *page = tile->v + tile->blocks[(begin + at) / page_tokens] * tile->page_bytes;
-        struct operand v = {page + (size_t)token * dim * element, dim};
-        product_any(half, nq, score + at, ATTENTION_BLOCK, v, span, dim, out, dim, at > 0);
-        at += span;
-    }
-    for (uint32_t g = 0; g < nq; g++)
-        merge_block(begin == 0, max[g], sum[g], partial + (size_t)g * dim, dim, running_max + g,
-                    running_sum + g, running + (size_t)g * dim);
-}
-
-ALWAYS_INLINE void tile_avx2(const struct cpu_attention_tile *tile, int half)
-{
-    uint32_t dim = tile->head_dim, group = tile->group;
-    size_t states = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    float *running = tile->scratch, *running_max = running + states * dim,
-          *running_sum = running_max + states, *score = running_sum + states,
-          *partial = score + (size_t)KERN_GROUP_MAX * ATTENTION_BLOCK;
+    const size_t element = element_bytes(half);
+    uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
+    uint32_t row = tile->page_tokens < ATTENTION_BLOCK ? ATTENTION_BLOCK : tile->page_tokens;
+    struct source source = {dim, tile->page_tokens * element, row * element};
+    float *running = tile->scratch,
+          *running_max = running + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX * dim,
+          *running_sum = running_max + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
     uint32_t last = tile->position + tile->rows - 1;
+    struct block block, ahead;
+    block_find(tile, element, 0, last, &ahead);
     for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
-        uint32_t r = begin > tile->position ? begin - tile->position : 0;
-        for (; r < tile->rows; r++) {
-            uint32_t count = tile->position + r + 1 - begin;
-            count = count < ATTENTION_BLOCK ? count : ATTENTION_BLOCK;
-            for (uint32_t g = 0; g < group; g += GROUP_CHUNK) {
-                uint32_t nq = group - g < GROUP_CHUNK ? group - g : GROUP_CHUNK;
-                size_t state = (size_t)r * group + g;
-                const float *q = tile->q + r * tile->row_stride + (size_t)g * dim;
-                attend_block(tile, half, nq, q, begin, count, score, partial, running_max + state,
-                             running_sum + state, running + state * dim,
-                             tile->rows <= PREFETCH_ROWS && r == 0 && g == 0);
-            }
+        block = ahead;
+        if (begin + ATTENTION_BLOCK <= last)
+            block_find(tile, element, begin + ATTENTION_BLOCK, last, &ahead);
+        uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
+        /* where all rows see the whole block, chunks run across them */
+        bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
+        uint32_t nq;
+        for (uint32_t state = row_begin * group; state < states; state += nq) {
+            uint32_t r = state / group, seen = tile->position + r + 1 - begin;
+            nq = chunk_heads((whole ? states : (r + 1) * group) - state);
+            struct chunk chunk = {.running = running + (size_t)state * dim,
+                                  .running_max = running_max + state,
+                                  .running_sum = running_sum + state,
+                                  .scale = tile->scale,
+                                  .first = begin == 0};
+            for (uint32_t h = 0; h < nq; h++)
+                chunk.q[h] = tile->q + (state + h) / group * tile->row_stride +
+                             (size_t)((state + h) % group) * dim;
+            uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
+            bool fetching = state == 0;
+            attend[half][nq](&source, &chunk, &block, fetching ? &ahead : NULL, count);
         }
     }
     tile_finish(tile, running_sum, running);

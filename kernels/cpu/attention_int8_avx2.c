@@ -11,7 +11,7 @@
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/rope_turn.h"
 
-enum { RUN = 16, RUNS = ATTENTION_BLOCK / RUN, LINE = 64 };
+enum { LINE = 64 };
 
 /* Where 16 positions of a block lie. */
 struct run {

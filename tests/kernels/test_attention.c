@@ -93,37 +93,102 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
                                        .page_bytes = page_bytes};
 }
 
+/* Both kernels over one tile: equal bits, or NaN in both. `spread` multiplies the queries: scores then lie far apart.
+ * `bad` (0: none) is what position 3 holds in place of a value of K and of V. */
+static void tile_check(const struct shape *shape, enum kern_kv_type type, float spread, float bad)
+{
+    uint32_t blocks[POOL_PAGES];
+    uint8_t *pool;
+    float *q;
+    struct cpu_attention_tile tile = tile_make(shape, type, &pool, blocks, &q);
+    size_t floats = tile.rows * tile.row_stride;
+    for (size_t i = 0; i < floats; i++)
+        q[i] *= spread;
+    if (bad != 0 && type != KERN_KV_INT8) {
+        uint8_t *k = pool + blocks[0] * tile.page_bytes, *v = k + tile.page_bytes / 2;
+        size_t k_at = 5 * (size_t)shape->page_tokens + 3, v_at = 3 * (size_t)shape->head_dim + 2;
+        if (type == KERN_KV_F16)
+            ((uint16_t *)k)[k_at] = ((uint16_t *)v)[v_at] = half_from_float(bad);
+        else
+            ((float *)k)[k_at] = ((float *)v)[v_at] = bad;
+    }
+    float *expected = calloc(floats, sizeof(float)), *got = calloc(floats, sizeof(float));
+    tile.scratch = aligned_alloc(64, scratch_bytes(tile.head_dim));
+    memset(tile.scratch, 0xff, scratch_bytes(tile.head_dim));
+    tile.out = expected;
+    cpu_attention_plain.tile[type](&tile);
+    tile.out = got;
+    cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&tile);
+    for (size_t i = 0; i < floats; i++)
+        CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0 ||
+                      (bad != 0 && expected[i] != expected[i] && got[i] != got[i]),
+                  "dim %u, group %u, %u rows at %u, pages of %u, type %d: value %zu is %a, not %a",
+                  shape->head_dim, shape->group, shape->rows, shape->position, shape->page_tokens,
+                  (int)type, i, (double)got[i], (double)expected[i]);
+    for (uint32_t r = 0; r < tile.rows && bad == 0; r++)
+        CHECK(expected[r * tile.row_stride] == expected[r * tile.row_stride]);
+    free(tile.scratch);
+    free(expected);
+    free(got);
+    free(pool);
+    free(q);
+}
+
 TEST(attention, variants_equal_plain)
 {
     if (cpu_isa_detect() == CPU_ISA_PLAIN)
         TEST_SKIP("this CPU has none of the instruction sets");
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
-        for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
-            uint32_t blocks[POOL_PAGES];
-            uint8_t *pool;
-            float *q;
-            struct cpu_attention_tile tile =
-                tile_make(&shapes[s], (enum kern_kv_type)type, &pool, blocks, &q);
-            size_t floats = tile.rows * tile.row_stride;
-            float *expected = calloc(floats, sizeof(float)), *got = calloc(floats, sizeof(float));
-            tile.scratch = aligned_alloc(64, scratch_bytes(tile.head_dim));
-            memset(tile.scratch, 0xff, scratch_bytes(tile.head_dim));
-            tile.out = expected;
-            cpu_attention_plain.tile[type](&tile);
-            tile.out = got;
-            cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&tile);
-            for (size_t i = 0; i < floats; i++)
-                CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0,
-                          "shape %zu type %d: value %zu is %a, expected %a", s, type, i,
-                          (double)got[i], (double)expected[i]);
-            for (uint32_t r = 0; r < tile.rows; r++)
-                CHECK(expected[r * tile.row_stride] == expected[r * tile.row_stride]);
-            free(tile.scratch);
-            free(expected);
-            free(got);
-            free(pool);
-            free(q);
-        }
+        for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+            tile_check(&shapes[s], (enum kern_kv_type)type, 1, 0);
+}
+
+/* One row after 0 to 599 others; groups, heads and pages in turn, queries of all sizes. */
+TEST(attention, variants_equal_plain_at_every_length)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has none of the instruction sets");
+    static const uint32_t dims[] = {64, 64, 32, 64, 128};
+    static const float spreads[] = {1, 20, 0.01f, 60, 500, 1e30f};
+    for (uint32_t p = 0; p < 600; p++) {
+        struct shape shape = {dims[p % 5], 1 + p % 8, 1, p, 16u << p / 8 % 4};
+        for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+            tile_check(&shape, (enum kern_kv_type)type, spreads[p % 6 * (p % 7 < 3)], 0);
+    }
+}
+
+/* Rows that start and end before, at and behind the edges of blocks, for each size of a group: chunks of heads that lie in
+ * one row, and across rows. */
+TEST(attention, variants_equal_plain_at_edges)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has none of the instruction sets");
+    static const uint32_t positions[] = {0, 47, 48, 49, 62, 63, 64, 113, 127, 128};
+    static const uint32_t rows[] = {1, 2, 3, 5, 15, 16};
+    uint32_t turn = 0;
+    for (uint32_t group = 1; group <= 8; group++)
+        for (size_t p = 0; p < sizeof positions / sizeof positions[0]; p++)
+            for (int type = 0; type < KERN_KV_TYPE_COUNT; type++, turn++) {
+                struct shape shape = {turn % 3 ? 32 : 64, group, rows[turn % 6], positions[p],
+                                      16u << turn % 4};
+                tile_check(&shape, (enum kern_kv_type)type, turn % 5 ? 2 : 100, 0);
+            }
+}
+
+/* A value that is not finite, or so large that scores are not: NaN where the definition has it, and nowhere else. */
+TEST(attention, variants_equal_plain_beside_values_not_finite)
+{
+    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+        TEST_SKIP("this CPU has none of the instruction sets");
+    const float bad[] = {__builtin_inff(), -__builtin_inff(), __builtin_nanf(""),
+                         mathf_from_bits(0xffffffffu), 65504.0f};
+    for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++)
+        for (uint32_t group = 1; group <= 4; group++)
+            for (int type = KERN_KV_F32; type <= KERN_KV_F16; type++) {
+                struct shape shape = {64, group, 3, 150, 32};
+                tile_check(&shape, (enum kern_kv_type)type, 1, bad[b]);
+                tile_check(&shape, (enum kern_kv_type)type, 1e36f, bad[b]);
+            }
 }
 
 TEST(attention, plain_is_softmax)
