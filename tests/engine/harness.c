@@ -87,10 +87,13 @@ static void job_start(struct engine *engine, struct job *job, uint32_t *next_pag
     uint32_t tokens = job->prompt_count + job->answer_count;
     job->page_count = (tokens + info->page_tokens - 1) / info->page_tokens;
     CHECK(job->page_count <= JOB_PAGES_MAX && *next_page + job->page_count <= info->page_count);
+    uint32_t reused = options->reuse ? options->reuse_pages : 0;
     for (uint32_t i = 0; i < job->page_count; i++) /* scattered: backwards */
-        job->pages[i] = info->page_count - 1 - (*next_page)++;
+        job->pages[i] =
+            i < reused ? options->reuse->pages[i] : info->page_count - 1 - (*next_page)++;
+    job->done_rows = reused * info->page_tokens;
     if (!options->skip_zeroing)
-        engine_pages_zero(engine, job->pages, job->page_count);
+        engine_pages_zero(engine, job->pages + reused, job->page_count - reused);
     CHECK(engine_slot_take(engine, &job->slot) == STATUS_OK);
     job->pending = ENGINE_NONE;
     if (job->keep_logits)

@@ -31,6 +31,9 @@ struct run_options {
     uint32_t chunk;    /* rows of a prompt in one step */
     bool in_flight;    /* submit step n+1 before step n's tokens are known */
     bool skip_zeroing; /* leave the pages as they are */
+    /* The first pages of this job, which has run, are used as they are: their rows are not computed, their logits stay zero. */
+    const struct job *reuse;
+    uint32_t reuse_pages;
 };
 
 /* A deterministic job: prompt of `prompt_count` tokens; odd numbers are sampled with everything on, even ones greedy. */

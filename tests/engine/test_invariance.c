@@ -196,3 +196,52 @@ TEST(invariance, stale_pages_do_no_harm)
     options.page_tokens = 16;
     check_together(KERN_COMPUTE_INT8, KERN_KV_F32, options, run, JOBS, "NaN small pages");
 }
+
+/* On the pages of another request, which computed and sealed them: the logits of every position behind them, the tokens and the
+ * pages are those of a request that computes everything. */
+static void check_reuse(const struct model_file *model, enum kern_kv_type kv_type,
+                        const char *backend, uint32_t reuse_pages, uint32_t chunk)
+{
+    enum { PAGE = 32, PROMPT = 150 };
+    struct engine_options options = base_options(KERN_COMPUTE_INT8, kv_type);
+    options.backend = backend;
+    struct engine *engine = harness_engine(model, options);
+    struct job first, whole, reusing;
+    uint32_t vocab = model->config.vocab, shared = reuse_pages * PAGE;
+    struct run_options run = base_run();
+    job_init(&first, 3, PROMPT - 10, ANSWER, vocab);
+    jobs_run(engine, &first, 1, &run, 0);
+    struct job *const jobs[] = {&whole, &reusing};
+    for (int i = 0; i < 2; i++) { /* the other's first ids, then its own */
+        job_init(jobs[i], 5, PROMPT, ANSWER, vocab);
+        memcpy(jobs[i]->prompt, first.prompt, shared * sizeof *first.prompt);
+        if (i == 1)
+            run = (struct run_options){.chunk = chunk, .reuse = &first, .reuse_pages = reuse_pages};
+        jobs_run(engine, jobs[i], 1, &run, 20 + 10 * (uint32_t)i);
+    }
+    size_t skipped = (size_t)shared * vocab, rest = (size_t)(PROMPT + ANSWER - 1) * vocab - skipped;
+    CHECK_INT(memcmp(whole.logits, first.logits, skipped * sizeof(float)), 0);
+    CHECK(memcmp(whole.logits + skipped, first.logits + skipped, vocab * sizeof(float)) != 0);
+    CHECK_INT(memcmp(whole.logits + skipped, reusing.logits + skipped, rest * sizeof(float)), 0);
+    for (size_t i = 0; i < skipped; i++)
+        CHECK(reusing.logits[i] == 0); /* so nothing was computed again */
+    CHECK_INT(memcmp(whole.answer, reusing.answer, sizeof whole.answer), 0);
+    CHECK_INT(memcmp(whole.logprobs, reusing.logprobs, sizeof whole.logprobs), 0);
+    CHECK_INT(whole.sum_count, reusing.sum_count);
+    CHECK_INT(memcmp(whole.sums, reusing.sums, whole.sum_count * sizeof *whole.sums), 0);
+    job_finish(&first);
+    job_finish(&whole);
+    job_finish(&reusing);
+    engine_destroy(engine);
+}
+
+TEST(invariance, pages_that_another_request_computed)
+{
+    struct model_file *model = harness_model();
+    for (enum kern_kv_type kv_type = 0; kv_type < KERN_KV_TYPE_COUNT; kv_type++) {
+        check_reuse(model, kv_type, "cpu", 1, 512);
+        check_reuse(model, kv_type, "cpu", 4, 7);
+        check_reuse(model, kv_type, "opaque", 3, 33);
+    }
+    model_close(model);
+}

@@ -317,7 +317,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
     snprintf(names[i], sizeof names[i], "node-%d", i);
     struct engine_options engine = {.backend = o->backend ? o->backend : "cpu",
                                     .compute = KERN_COMPUTE_F32,
-                                    .kv_type = KERN_KV_F32,
+                                    .kv_type = o->kv_type,
                                     .threads = 1,
                                     .page_tokens = o->page_tokens ? o->page_tokens : 16,
                                     .kv_pages = o->kv_pages_of[i] ? o->kv_pages_of[i]

@@ -78,6 +78,7 @@ struct fixture_options {
     bool no_cache[FIXTURE_NODES];
     uint8_t cache_key; /* the first byte of the router's; 0: it has none */
     const char *backend;
+    enum kern_kv_type kv_type; /* f32, unless said otherwise */
     uint32_t kv_pages, page_tokens, chunk_tokens, batch_tokens, steps_in_flight, sequences_max;
     enum node_reserve reserve; /* early, unless said otherwise */
     enum preempt_rule preempt;

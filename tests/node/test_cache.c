@@ -9,10 +9,11 @@ enum { PAGE = 16, ANSWER = 24, COLD = 2 };
 #define REPORT(name) BATON__NODE__V1__REPORT__KIND__##name
 #define VERDICT(name) BATON__NODE__V1__VERDICT__VERDICT_##name
 
-static struct fixture *nodes_start(const char *backend)
+static struct fixture *nodes_start(const char *backend, enum kern_kv_type kv_type)
 {
     return fixture_start(&(struct fixture_options){.nodes = 3,
                                                    .backend = backend,
+                                                   .kv_type = kv_type,
                                                    .kv_pages = 160,
                                                    .no_cache = {[COLD] = true},
                                                    .cache_key = 7});
@@ -67,9 +68,9 @@ static uint32_t whole(uint32_t tokens)
 }
 
 /* One node: the same prompt again, one that differs in the middle, and a conversation of three turns. */
-static void reuse_alone(const char *backend)
+static void reuse_alone(const char *backend, enum kern_kv_type kv_type)
 {
-    struct fixture *fixture = nodes_start(backend);
+    struct fixture *fixture = nodes_start(backend, kv_type);
     prompt_make(1);
     struct assign assign = ask(0, 1, 100);
     alone(fixture, &assign, 0);
@@ -111,12 +112,12 @@ static void reuse_alone(const char *backend)
 
 TEST(cache, a_hit_changes_no_bit)
 {
-    reuse_alone("cpu");
+    reuse_alone("cpu", KERN_KV_F32);
 }
 
 TEST(cache, a_hit_changes_no_bit_behind_opaque_memory)
 {
-    reuse_alone("opaque");
+    reuse_alone("opaque", KERN_KV_F32);
 }
 
 static uint64_t page_bytes(const struct fixture *fixture)
@@ -130,9 +131,9 @@ static uint64_t sent(const struct fixture *fixture, int node)
 }
 
 /* P and D each hold a part of it; what moves is what D lacks, and P computes what it lacks. */
-static void hand_off_moves_what_is_missing(const char *backend)
+static void hand_off_moves_what_is_missing(const char *backend, enum kern_kv_type kv_type)
 {
-    struct fixture *fixture = nodes_start(backend);
+    struct fixture *fixture = nodes_start(backend, kv_type);
     prompt_make(3);
     struct assign assign = ask(1, 1, 90); /* D has 5 pages of the prompt; the answer is its own */
     alone(fixture, &assign, 0);
@@ -172,12 +173,12 @@ static void hand_off_moves_what_is_missing(const char *backend)
 
 TEST(cache, only_what_is_missing_moves)
 {
-    hand_off_moves_what_is_missing("cpu");
+    hand_off_moves_what_is_missing("cpu", KERN_KV_F32);
 }
 
 TEST(cache, only_what_is_missing_moves_behind_opaque_memory)
 {
-    hand_off_moves_what_is_missing("opaque");
+    hand_off_moves_what_is_missing("opaque", KERN_KV_F32);
 }
 
 /* Tells node 1 to serve the first pages of the prompt, and gives what node 0 has to be told. */
@@ -196,9 +197,9 @@ static void serve(struct fixture *fixture, struct assign *assign, int attempt, u
 }
 
 /* The second turn of a conversation: P fetches from D what D generated, and D then fetches from P only what is new. */
-static void second_turn(const char *backend)
+static void second_turn(const char *backend, enum kern_kv_type kv_type)
 {
-    struct fixture *fixture = nodes_start(backend);
+    struct fixture *fixture = nodes_start(backend, kv_type);
     prompt_make(4);
     struct assign assign = ask(0, 1, 100);
     hand_off(fixture, assign);
@@ -225,12 +226,27 @@ static void second_turn(const char *backend)
 
 TEST(cache, the_second_turn_is_fetched_from_where_it_was_generated)
 {
-    second_turn("cpu");
+    second_turn("cpu", KERN_KV_F32);
 }
 
 TEST(cache, the_second_turn_is_fetched_behind_opaque_memory)
 {
-    second_turn("opaque");
+    second_turn("opaque", KERN_KV_F32);
+}
+
+/* The same with smaller KV: other sizes of pages and pieces, and rows that are rounded once, when they are written. */
+TEST(cache, a_hit_changes_no_bit_in_any_kv_type)
+{
+    reuse_alone("cpu", KERN_KV_F16);
+    reuse_alone("cpu", KERN_KV_INT8);
+}
+
+TEST(cache, pages_of_any_kv_type_are_handed_over_and_fetched)
+{
+    hand_off_moves_what_is_missing("cpu", KERN_KV_F16);
+    hand_off_moves_what_is_missing("opaque", KERN_KV_INT8);
+    second_turn("cpu", KERN_KV_INT8);
+    second_turn("opaque", KERN_KV_F16);
 }
 
 static bool got_pieces(struct fixture *fixture, void *context)
@@ -249,7 +265,7 @@ static void fetch_broken(const char *backend)
 {
     enum { END, FLIPS, CUT, KILL, NEVER, WAYS };
     for (int way = 0; way < WAYS; way++) {
-        struct fixture *fixture = nodes_start(backend);
+        struct fixture *fixture = nodes_start(backend, KERN_KV_F32);
         prompt_make(10 + (uint32_t)way);
         struct assign assign = ask(1, 1, 200);
         alone(fixture, &assign, 0);
@@ -336,7 +352,7 @@ static void flip(struct fixture *fixture, int node, uint32_t block)
 
 TEST(cache, a_page_that_went_bad_at_rest_is_computed_again)
 {
-    struct fixture *fixture = nodes_start("cpu");
+    struct fixture *fixture = nodes_start("cpu", KERN_KV_F32);
     prompt_make(20);
     struct assign assign = ask(0, 1, 150);
     alone(fixture, &assign, 0);
@@ -377,7 +393,7 @@ TEST(cache, a_page_that_went_bad_at_rest_is_computed_again)
 
 TEST(cache, salts_share_nothing)
 {
-    struct fixture *fixture = nodes_start("cpu");
+    struct fixture *fixture = nodes_start("cpu", KERN_KV_F32);
     prompt_make(30);
     struct assign assign = ask(0, 1, 100);
     alone(fixture, &assign, 0);
@@ -575,7 +591,7 @@ TEST(cache, a_decode_node_keeps_what_it_verified)
 {
     static const char *const backends[] = {"cpu", "opaque"};
     for (int b = 0; b < 2; b++) {
-        struct fixture *fixture = nodes_start(backends[b]);
+        struct fixture *fixture = nodes_start(backends[b], KERN_KV_F32);
         prompt_make(60);
         struct assign assign = ask(0, 1, 300);
         xfer_hub_set_automatic(fixture->hub, false);

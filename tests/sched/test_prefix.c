@@ -420,6 +420,41 @@ TEST(prefix, salts_never_share_and_ids_decide)
     pool_finish(&pool);
 }
 
+/* A chain that is followed anew from the root, because its end went bad: where it now goes through another page than the one below
+ * which the sequence's next page hangs, it ends there. What would hang below could not be found. */
+TEST(prefix, nothing_is_hung_below_a_page_of_another_chain)
+{
+    struct pool pool;
+    struct prefix prefix;
+    uint32_t theirs[3], own[4], found[4];
+    const uint32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    CHECK_INT(pool_init(&pool, 8), STATUS_OK);
+    CHECK_INT(prefix_init(&prefix, &pool, 2, keys[0]), STATUS_OK);
+    take(&pool, 1, 3, theirs);
+    take(&pool, 0, 4, own);
+    struct prefix_cursor cursor = {0}, other = {0};
+    CHECK_INT(prefix_publish(&prefix, &other, 1, salts[1], ids, theirs, 1), 1);
+    CHECK_INT(prefix_publish(&prefix, &cursor, 0, salts[1], ids, own, 2), 1); /* below theirs */
+    CHECK_INT(pool.pages[own[1]].parent, theirs[0]);
+    CHECK_INT(prefix_publish(&prefix, &other, 1, salts[1], ids, theirs, 3), 1); /* below own[1] */
+    CHECK_INT(prefix_publish(&prefix, &cursor, 0, salts[1], ids, own, 3), 0);
+    CHECK_INT(cursor.page, theirs[2]);
+    prefix_remove(&prefix, theirs[2]);
+    prefix_remove(&prefix, theirs[0]);
+    CHECK_INT(prefix_publish(&prefix, &cursor, 0, salts[1], ids, own, 4), 1); /* own[0] alone */
+    CHECK(pool.pages[own[0]].indexed && !pool.pages[own[2]].indexed && !pool.pages[own[3]].indexed);
+    CHECK_INT(prefix_lookup(&prefix, salts[1], ids, 4, found), 1);
+    CHECK_INT(found[0], own[0]);
+    CHECK(prefix_consistent(&prefix));
+    pool_free(&pool, 0, own, 4);
+    pool_free(&pool, 1, theirs, 3);
+    prefix_evict(&prefix, 9);
+    CHECK(prefix_consistent(&prefix));
+    CHECK_INT(pool_count(&pool, POOL_FREE), 8);
+    prefix_finish(&prefix);
+    pool_finish(&pool);
+}
+
 TEST(prefix, the_hash_is_keyed_salted_and_chained)
 {
     struct prefix_key a, b;
