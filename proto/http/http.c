@@ -4,6 +4,10 @@
  *                                                                └─ at the end ──▶ request_answer: route, response queued
  *
  * MHD_run does all the socket work, so MHD's own timeouts (idle connections) are a loop timer.
+ *
+ * Room for whoever asks: a connection waits (for its first request, or its next one) or has one. When three quarters of the connections
+ * are taken, each new one ends the one that has waited longest, so that a crowd that says nothing keeps nobody out: not those that
+ * ask whether this program lives.
  * Owner: the loop thread. */
 #include "proto/http/http.h"
 
@@ -12,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "proto/address.h"
@@ -31,6 +36,15 @@ struct http_server {
     int port;
     struct loop_io io;
     struct loop_timer timer;
+    struct visit *visits; /* [connections_max] */
+    struct list free, waiting, asking;
+    int visit_count;
+};
+
+/* One connection, from MHD's first word of it to the last. */
+struct visit {
+    struct list link; /* free; waiting, the longest first; asking */
+    struct MHD_Connection *connection;
 };
 
 /* One request, from its headers to the end of its response. */
@@ -156,9 +170,65 @@ static enum MHD_Result refuse_large(const struct http_server *server,
     return response_queue(connection, &response, NULL);
 }
 
+/* --- room --- */
+
+static struct visit *visit_of(struct MHD_Connection *connection)
+{
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
+static void visit_move(struct MHD_Connection *connection, struct list *to)
+{
+    struct visit *visit = visit_of(connection);
+    if (!visit)
+        return;
+    list_remove(&visit->link);
+    list_push_back(to, &visit->link);
+}
+
+/* MHD sees the end of what it reads, and closes. */
+static void longest_end(struct http_server *server)
+{
+    struct list *link = list_pop_front(&server->waiting);
+    if (!link)
+        return;
+    struct visit *visit = container_of(link, struct visit, link);
+    list_push_back(&server->asking, link); /* it is not ended twice */
+    shutdown(
+        MHD_get_connection_info(visit->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd,
+        SHUT_RDWR);
+}
+
+static void visit_changed(void *context, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct http_server *server = context;
+    struct visit *visit = *socket_context;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        *socket_context = NULL;
+        if (!visit)
+            return;
+        list_remove(&visit->link);
+        list_push_back(&server->free, &visit->link);
+        server->visit_count--;
+        return;
+    }
+    struct list *link = list_pop_front(&server->free);
+    if (!link)
+        return; /* one more than MHD's limit: it is MHD's to close */
+    visit = container_of(link, struct visit, link);
+    visit->connection = connection;
+    *socket_context = visit;
+    server->visit_count++;
+    if (server->visit_count > server->options.connections_max * 3 / 4)
+        longest_end(server);
+    list_push_back(&server->waiting, link);
+}
+
 static enum MHD_Result request_begin(struct http_server *server, struct MHD_Connection *connection,
                                      void **exchange_out)
 {
+    visit_move(connection, &server->asking);
     struct exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange)
         return MHD_NO;
@@ -215,9 +285,9 @@ static enum MHD_Result request_take(void *context, struct MHD_Connection *connec
 static void request_completed(void *context, struct MHD_Connection *connection,
                               void **exchange_slot, enum MHD_RequestTerminationCode why)
 {
-    (void)context;
-    (void)connection;
     (void)why;
+    struct http_server *server = context;
+    visit_move(connection, &server->waiting);
     struct exchange *exchange = *exchange_slot;
     if (!exchange)
         return;
@@ -283,20 +353,32 @@ enum status http_server_create(struct loop *loop, const struct http_server_optio
     server->options = *options;
     options_complete(&server->options);
     loop_timer_init(loop, &server->timer, timer_fire, server);
+    list_init(&server->free);
+    list_init(&server->waiting);
+    list_init(&server->asking);
+    server->visits = calloc((size_t)server->options.connections_max, sizeof *server->visits);
+    if (!server->visits) {
+        free(server);
+        return err_set(err, STATUS_MEMORY, "http server: no memory");
+    }
+    for (int i = 0; i < server->options.connections_max; i++)
+        list_push_back(&server->free, &server->visits[i].link);
     int fd;
     enum status status = address_listen(options->address, &fd, &server->port, err);
     if (status) {
+        free(server->visits);
         free(server);
         return status;
     }
-    server->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, request_take, server,
-                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned)server->options.connections_max, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)server->options.idle_timeout_s, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                         MHD_OPTION_NOTIFY_COMPLETED, request_completed, NULL, MHD_OPTION_END);
+    server->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL, 0, NULL, NULL, request_take, server, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)server->options.connections_max,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)server->options.idle_timeout_s,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, request_completed, server,
+        MHD_OPTION_NOTIFY_CONNECTION, visit_changed, server, MHD_OPTION_END);
     if (!server->daemon) {
         close(fd);
+        free(server->visits);
         free(server);
         return err_set(err, STATUS_IO, "http server: libmicrohttpd does not start");
     }
@@ -323,6 +405,7 @@ void http_server_destroy(struct http_server *server)
     loop_timer_stop(&server->timer);
     loop_io_stop(&server->io);
     MHD_stop_daemon(server->daemon); /* closes the listening socket too */
+    free(server->visits);
     free(server);
 }
 

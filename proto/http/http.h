@@ -43,8 +43,8 @@ struct http_route {
 };
 
 struct http_server_options {
-    const char *address;   /* "127.0.0.1:7080", "[::1]:0"; port 0 picks a free one */
-    int connections_max;   /* 0: 64 */
+    const char *address; /* "127.0.0.1:7080", "[::1]:0"; port 0 picks a free one */
+    int connections_max; /* 0: 64; at three quarters of it a new one ends the one that has waited longest */
     int idle_timeout_s;    /* a connection without progress is closed; 0: 10 */
     size_t body_bytes_max; /* larger bodies get 413; 0: 1 MiB */
     /* /healthz is answered "ok" by the server itself. /readyz: true is 200; false is 503 with what

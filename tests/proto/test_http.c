@@ -224,6 +224,47 @@ TEST(http, idle_connections_make_room_again)
     web_finish(&web);
 }
 
+static bool stays_open(struct web *web, int fd)
+{
+    for (int i = 0; i < 20; i++)
+        loop_round(web->loop, NS_PER_MS);
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+/* More strangers than there is room for, who stay and say nothing or half a request; idle ones would be closed after an hour only. */
+TEST(http, a_crowd_keeps_nobody_out)
+{
+    enum { ROOM = 16, CROWD = 100 };
+    struct web web;
+    web_init(&web, ROOM, 3600);
+    int fds[CROWD];
+    for (int i = 0; i < CROWD; i++) {
+        fds[i] = web_connect(&web);
+        loop_round(web.loop, NS_PER_MS);
+        if (i % 2)
+            CHECK(send(fds[i], "GET /metr", 9, MSG_NOSIGNAL) == 9);
+    }
+    uint64_t begin_ns = clock_now_ns();
+    for (int i = 0; i < 40; i++)
+        answers(&web, "GET", "/healthz", "HTTP/1.1 200 ", "ok\n");
+    CHECK(clock_now_ns() - begin_ns < 60 * NS_PER_S);
+    CHECK(!stays_open(&web, fds[0]));
+    for (int i = 0; i < CROWD; i++)
+        close(fds[i]);
+    web_finish(&web);
+    /* with room, nobody is sent away */
+    web_init(&web, ROOM, 3600);
+    for (int i = 0; i < ROOM * 3 / 4 - 1; i++)
+        fds[i] = web_connect(&web);
+    answers(&web, "GET", "/healthz", "HTTP/1.1 200 ", "ok\n");
+    for (int i = 0; i < ROOM * 3 / 4 - 1; i++) {
+        CHECK(stays_open(&web, fds[i]));
+        close(fds[i]);
+    }
+    web_finish(&web);
+}
+
 TEST(http, port_in_use_is_clear)
 {
     struct web web;
