@@ -28,12 +28,7 @@ struct chat_options {
 
 #define FIELD(member) CONFIG_FIELD(struct chat_options, member)
 static const struct config_option table[] = {
-    {.key = "server",
-     .type = CONFIG_ADDRESS,
-     FIELD(server),
-     .letter = 's',
-     .initial = CLIENT_SERVER_INITIAL,
-     .help = "the router"},
+    CLIENT_SERVER_ROW(struct chat_options, server),
     {.key = "system",
      .type = CONFIG_STRING,
      FIELD(system),

@@ -21,6 +21,12 @@
 #include "proto/rpc/rpc.h"
 
 #define CLIENT_SERVER_INITIAL "127.0.0.1:7070"
+/* The first row of every table: which router. */
+#define CLIENT_SERVER_ROW(struct_type, member)                                                     \
+    {                                                                                              \
+        .key = "server", .type = CONFIG_ADDRESS, CONFIG_FIELD(struct_type, member), .letter = 's', \
+        .initial = CLIENT_SERVER_INITIAL, .help = "the router"                                     \
+    }
 #define CLIENT_KEEPALIVE_NS (10 * NS_PER_S)
 
 struct client {

@@ -11,6 +11,45 @@
 
 enum { CALL_TIMEOUT_S = 10 };
 
+/* Of all three commands; each has rows for what it needs of them. */
+struct operator_options {
+    struct config_address server;
+    bool json, wait;
+    uint64_t deadline_ns;
+};
+
+/* What the three do around their own part: options, a connection, and their end. Returns the exit code. */
+static int operate(const struct config_schema *schema, int argc, char **argv,
+                   int (*run)(struct client *client, const struct operator_options *options,
+                              const struct config *config))
+{
+    struct operator_options options = {0};
+    struct config *config;
+    struct client client;
+    int code;
+    if (!config_start(schema, argc, argv, &options, &config, &code))
+        return code;
+    code = client_open(&client, schema->program, &options.server, CLIENT_KEEPALIVE_NS);
+    if (code == EXIT_CODE_DONE) {
+        code = run(&client, &options, config);
+        client_close(&client);
+    }
+    config_destroy(config);
+    return code;
+}
+
+/* A call whose answer is that it was done. */
+static enum exit_code tell(struct client *client, const char *path, const ProtobufCMessage *request,
+                           const ProtobufCMessageDescriptor *response_descriptor)
+{
+    ProtobufCMessage *response;
+    enum exit_code code = client_call(client, path, request, response_descriptor,
+                                      CALL_TIMEOUT_S * NS_PER_S, &response);
+    if (code == EXIT_CODE_DONE)
+        protobuf_c_message_free_unpacked(response, NULL);
+    return code;
+}
+
 static enum exit_code get_status(struct client *client, Baton__V1__ClusterStatus **status_out)
 {
     Baton__V1__GetStatusRequest request = BATON__V1__GET_STATUS_REQUEST__INIT;
@@ -25,21 +64,11 @@ static enum exit_code get_status(struct client *client, Baton__V1__ClusterStatus
 
 /* --- status --- */
 
-struct status_options {
-    struct config_address server;
-    bool json;
-};
-
 static const struct config_option status_table[] = {
-    {.key = "server",
-     .type = CONFIG_ADDRESS,
-     CONFIG_FIELD(struct status_options, server),
-     .letter = 's',
-     .initial = CLIENT_SERVER_INITIAL,
-     .help = "the router"},
+    CLIENT_SERVER_ROW(struct operator_options, server),
     {.key = "json",
      .type = CONFIG_BOOL,
-     CONFIG_FIELD(struct status_options, json),
+     CONFIG_FIELD(struct operator_options, json),
      .flag_only = true,
      .help = "ClusterStatus as JSON"},
 };
@@ -146,61 +175,45 @@ static int print_table(const Baton__V1__ClusterStatus *status)
     return EXIT_CODE_DONE;
 }
 
+static int status_run(struct client *client, const struct operator_options *options,
+                      const struct config *config)
+{
+    Baton__V1__ClusterStatus *status;
+    int code = get_status(client, &status);
+    if (code != EXIT_CODE_DONE)
+        return code;
+    if (options->json) {
+        struct buf line = BUF_INIT;
+        json_print_message(&line, &status->base, NULL);
+        buf_append_text(&line, "\n");
+        fwrite(line.data, 1, line.bytes, stdout);
+        buf_finish(&line);
+    } else {
+        code = print_table(status);
+    }
+    if (fflush(stdout) != 0)
+        code = EXIT_CODE_FAILED;
+    baton__v1__cluster_status__free_unpacked(status, NULL);
+    return code;
+}
+
 int cmd_status(int argc, char **argv)
 {
-    struct status_options options;
-    struct config *config;
-    struct client client;
-    Baton__V1__ClusterStatus *status;
-    int code;
-    if (!config_start(&status_schema, argc, argv, &options, &config, &code))
-        return code;
-    code = client_open(&client, status_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
-    if (code == EXIT_CODE_DONE) {
-        code = get_status(&client, &status);
-        if (code == EXIT_CODE_DONE) {
-            if (options.json) {
-                struct buf line = BUF_INIT;
-                json_print_message(&line, &status->base, NULL);
-                buf_append_text(&line, "\n");
-                fwrite(line.data, 1, line.bytes, stdout);
-                buf_finish(&line);
-            } else {
-                code = print_table(status);
-            }
-            if (fflush(stdout) != 0)
-                code = EXIT_CODE_FAILED;
-            baton__v1__cluster_status__free_unpacked(status, NULL);
-        }
-        client_close(&client);
-    }
-    config_destroy(config);
-    return code;
+    return operate(&status_schema, argc, argv, status_run);
 }
 
 /* --- drain --- */
 
-struct drain_options {
-    struct config_address server;
-    bool wait;
-    uint64_t deadline_ns;
-};
-
 static const struct config_option drain_table[] = {
-    {.key = "server",
-     .type = CONFIG_ADDRESS,
-     CONFIG_FIELD(struct drain_options, server),
-     .letter = 's',
-     .initial = CLIENT_SERVER_INITIAL,
-     .help = "the router"},
+    CLIENT_SERVER_ROW(struct operator_options, server),
     {.key = "wait",
      .type = CONFIG_BOOL,
-     CONFIG_FIELD(struct drain_options, wait),
+     CONFIG_FIELD(struct operator_options, wait),
      .flag_only = true,
      .help = "until the node has left"},
     {.key = "deadline",
      .type = CONFIG_DURATION,
-     CONFIG_FIELD(struct drain_options, deadline_ns),
+     CONFIG_FIELD(struct operator_options, deadline_ns),
      .flag_only = true,
      .initial = "300",
      .min = 1,
@@ -256,47 +269,27 @@ static enum exit_code wait_gone(struct client *client, const char *node, uint64_
     }
 }
 
+static int drain_run(struct client *client, const struct operator_options *options,
+                     const struct config *config)
+{
+    Baton__V1__DrainRequest request = BATON__V1__DRAIN_REQUEST__INIT;
+    request.node = (char *)config_positionals(config).items[0];
+    int code = tell(client, "/baton.v1.Cluster/Drain", &request.base,
+                    &baton__v1__drain_response__descriptor);
+    if (code == EXIT_CODE_DONE && options->wait)
+        code = wait_gone(client, request.node, clock_now_ns() + options->deadline_ns);
+    return code;
+}
+
 int cmd_drain(int argc, char **argv)
 {
-    struct drain_options options;
-    struct config *config;
-    struct client client;
-    ProtobufCMessage *response;
-    int code;
-    if (!config_start(&drain_schema, argc, argv, &options, &config, &code))
-        return code;
-    const char *node = config_positionals(config).items[0];
-    code = client_open(&client, drain_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
-    if (code == EXIT_CODE_DONE) {
-        Baton__V1__DrainRequest request = BATON__V1__DRAIN_REQUEST__INIT;
-        request.node = (char *)node;
-        code = client_call(&client, "/baton.v1.Cluster/Drain", &request.base,
-                           &baton__v1__drain_response__descriptor, CALL_TIMEOUT_S * NS_PER_S,
-                           &response);
-        if (code == EXIT_CODE_DONE) {
-            protobuf_c_message_free_unpacked(response, NULL);
-            if (options.wait)
-                code = wait_gone(&client, node, clock_now_ns() + options.deadline_ns);
-        }
-        client_close(&client);
-    }
-    config_destroy(config);
-    return code;
+    return operate(&drain_schema, argc, argv, drain_run);
 }
 
 /* --- role --- */
 
-struct role_options {
-    struct config_address server;
-};
-
 static const struct config_option role_table[] = {
-    {.key = "server",
-     .type = CONFIG_ADDRESS,
-     CONFIG_FIELD(struct role_options, server),
-     .letter = 's',
-     .initial = CLIENT_SERVER_INITIAL,
-     .help = "the router"},
+    CLIENT_SERVER_ROW(struct operator_options, server),
 };
 
 static const struct config_schema role_schema = {
@@ -309,27 +302,17 @@ static const struct config_schema role_schema = {
     .positionals_max = 2,
 };
 
+static int role_run(struct client *client, const struct operator_options *options,
+                    const struct config *config)
+{
+    Baton__V1__SetRoleRequest request = BATON__V1__SET_ROLE_REQUEST__INIT;
+    request.node = (char *)config_positionals(config).items[0];
+    request.role = (char *)config_positionals(config).items[1];
+    return tell(client, "/baton.v1.Cluster/SetRole", &request.base,
+                &baton__v1__set_role_response__descriptor);
+}
+
 int cmd_role(int argc, char **argv)
 {
-    struct role_options options;
-    struct config *config;
-    struct client client;
-    ProtobufCMessage *response;
-    int code;
-    if (!config_start(&role_schema, argc, argv, &options, &config, &code))
-        return code;
-    code = client_open(&client, role_schema.program, &options.server, CLIENT_KEEPALIVE_NS);
-    if (code == EXIT_CODE_DONE) {
-        Baton__V1__SetRoleRequest request = BATON__V1__SET_ROLE_REQUEST__INIT;
-        request.node = (char *)config_positionals(config).items[0];
-        request.role = (char *)config_positionals(config).items[1];
-        code = client_call(&client, "/baton.v1.Cluster/SetRole", &request.base,
-                           &baton__v1__set_role_response__descriptor, CALL_TIMEOUT_S * NS_PER_S,
-                           &response);
-        if (code == EXIT_CODE_DONE)
-            protobuf_c_message_free_unpacked(response, NULL);
-        client_close(&client);
-    }
-    config_destroy(config);
-    return code;
+    return operate(&role_schema, argc, argv, role_run);
 }

@@ -27,12 +27,7 @@ struct generate_options {
 
 #define FIELD(member) CONFIG_FIELD(struct generate_options, member)
 static const struct config_option table[] = {
-    {.key = "server",
-     .type = CONFIG_ADDRESS,
-     FIELD(server),
-     .letter = 's',
-     .initial = CLIENT_SERVER_INITIAL,
-     .help = "the router"},
+    CLIENT_SERVER_ROW(struct generate_options, server),
     {.key = "prompt",
      .type = CONFIG_STRING,
      FIELD(prompt),
