@@ -229,49 +229,54 @@ ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const s
     }
 }
 
-/* e * V's scale as 16-bit integers, 0 from `count` on; returns their factor. Both numbers are constants after inlining for
- * whole blocks. */
-ALWAYS_INLINE float weights_of(const float *e, const struct run *runs, uint32_t run_count,
-                               uint32_t count, int16_t *weight_out)
+/* e * V's scale of nq heads as 16-bit integers, 0 from `count` on, and their factors. Both numbers are constants after
+ * inlining for whole blocks. Steps go over all heads before the next, so that one head's latencies hide behind the others'. */
+ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, uint32_t count,
+                                int16_t *weight_out, float *factor_out)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    float product[ATTENTION_BLOCK];
-    __m256i top = _mm256_setzero_si256();
+    float product[CHUNK * ATTENTION_BLOCK], inverse[CHUNK];
+    __m256i top[CHUNK];
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+        top[q] = _mm256_setzero_si256();
+    uint32_t run_count = (count + RUN - 1) / RUN;
     for (uint32_t r = 0; r < run_count; r++)
 #pragma GCC unroll 2
         for (uint32_t j = r * RUN; j < (r + 1) * RUN; j += LANES) {
-            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(e + j),
-                                     scales_load(runs[r].v_scales + (j - r * RUN)));
-            if (count < run_count * RUN) {
-                __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)j), lane);
-                w = _mm256_and_ps(w, _mm256_castsi256_ps(valid));
+            __m256 scale = scales_load(runs[r].v_scales + (j - r * RUN));
+            __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)j), lane);
+#pragma GCC unroll 4
+            for (int q = 0; q < nq; q++) {
+                size_t at = (size_t)q * ATTENTION_BLOCK + j;
+                __m256 w = _mm256_mul_ps(_mm256_loadu_ps(e + at), scale);
+                if (count < ATTENTION_BLOCK)
+                    w = _mm256_and_ps(w, _mm256_castsi256_ps(valid));
+                top[q] = _mm256_max_epi32(top[q], magnitude(w));
+                _mm256_storeu_ps(product + at, w);
             }
-            top = _mm256_max_epi32(top, magnitude(w));
-            _mm256_storeu_ps(product + j, w);
         }
-    float inverse, factor = kv_int8_factor(top_of(top), &inverse);
-    if (inverse == 0.0f) {
-        memset(weight_out, 0, ATTENTION_BLOCK * sizeof *weight_out);
-        return factor;
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+        factor_out[q] = kv_int8_factor(top_of(top[q]), &inverse[q]);
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++) {
+        int16_t *out = weight_out + q * ATTENTION_BLOCK;
+        if (__builtin_expect(inverse[q] == 0.0f, 0)) {
+            memset(out, 0, ATTENTION_BLOCK * sizeof *out);
+            continue;
+        }
+        for (uint32_t j = 0; j < run_count * RUN; j += LANES)
+            _mm_storeu_si128((void *)(out + j), to_int16x8(product + q * ATTENTION_BLOCK + j,
+                                                           _mm256_set1_ps(inverse[q])));
     }
-    for (uint32_t j = 0; j < run_count * RUN; j += LANES)
-        _mm_storeu_si128((void *)(weight_out + j),
-                         to_int16x8(product + j, _mm256_set1_ps(inverse)));
-    return factor;
 }
 
-static float weights_make(const float *e, const struct run *runs, uint32_t run_count,
-                          uint32_t count, int16_t *weight_out)
-{
-    if (count == ATTENTION_BLOCK)
-        return weights_of(e, runs, RUNS, ATTENTION_BLOCK, weight_out);
-    return weights_of(e, runs, run_count, count, weight_out);
-}
-
-/* out[q][lane …] = float(sum) * factor[q], nv registers of 8 dimensions. */
+/* nv registers of 8 outputs of nq heads, float(sum) * factor[q], from dimension `lane` on, merged. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
                               const struct run *ahead, uint32_t run_count, const int16_t *weight,
-                              const float *factor, uint32_t lane, float *out)
+                              const float *factor, const struct softmax *s, bool first,
+                              uint32_t lane, float *running)
 {
     __m256i sum[4][2];
     sums_clear(nq, nv, sum);
@@ -282,73 +287,62 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *ru
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            _mm256_storeu_ps(
-                out + (size_t)q * dim + lane + v * LANES,
-                _mm256_mul_ps(_mm256_cvtepi32_ps(sum[q][v]), _mm256_set1_ps(factor[q])));
+            merge_store(first,
+                        _mm256_mul_ps(_mm256_cvtepi32_ps(sum[q][v]), _mm256_set1_ps(factor[q])),
+                        s->keep[q], s->add[q], running + (size_t)q * dim + lane + v * LANES);
 }
 
-ALWAYS_INLINE void outputs(int nq, uint32_t dim, const struct run *runs, const struct run *ahead,
-                           uint32_t run_count, const int16_t *weight, const float *factor,
-                           float *out)
-{
-    uint32_t lane = 0;
-    for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
-        outputs_at(nq, 2, dim, runs, ahead, run_count, weight, factor, lane, out);
-    if (lane < dim)
-        outputs_at(nq, 1, dim, runs, ahead, run_count, weight, factor, lane, out);
-}
-
-/* What a tile's rows and heads have so far, in the tile's scratch. */
-struct state {
-    float *running, *running_max, *running_sum; /* [row x group][dim], [row x group] */
-    float *factor;                              /* [row x group] */
-    int16_t *query;                             /* [row x group][dim] */
-    float *score, *partial;                     /* [GROUP_CHUNK][64], [GROUP_CHUNK][dim] */
+/* One chunk of heads: what they have so far, and their queries. */
+struct chunk {
+    float *running, *running_max, *running_sum; /* [head][dim], [head] */
+    const float *factor;                        /* [head] */
+    const int16_t *query;                       /* [head][dim] */
+    bool first;                                 /* the sequence's first block */
 };
 
-/* nq query heads, the ones at `at`, against `count` positions of one block. */
+/* nq query heads against the first `count` positions of one block (a constant after inlining for whole blocks). */
 ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
-                                const struct state *state, size_t at, const struct run *runs,
-                                const struct run *ahead, uint32_t begin, uint32_t count)
+                                const struct chunk *chunk, const struct run *runs,
+                                const struct run *ahead, uint32_t count)
 {
     uint32_t dim = tile->head_dim, run_count = (count + RUN - 1) / RUN;
-    int16_t weight[GROUP_CHUNK * ATTENTION_BLOCK];
-    float max[GROUP_CHUNK], sum[GROUP_CHUNK], factor[GROUP_CHUNK];
-    scores(nq, tile, runs, ahead, run_count, state->query + at * dim, state->factor + at,
-           state->score);
-    for (int q = 0; q < nq; q++) {
-        float *score = state->score + (size_t)q * ATTENTION_BLOCK;
-        max[q] = softmax_block(score, count, 1.0f, &sum[q]);
-        factor[q] =
-            weights_make(score, runs, run_count, count, weight + (size_t)q * ATTENTION_BLOCK);
-    }
-    float *running = state->running + at * dim, *out = begin == 0 ? running : state->partial;
-    outputs(nq, dim, runs, ahead, run_count, weight, factor, out);
-    for (int q = 0; q < nq; q++)
-        merge_block(begin == 0, max[q], sum[q], state->partial + (size_t)q * dim, dim,
-                    state->running_max + at + q, state->running_sum + at + q,
-                    running + (size_t)q * dim);
+    int16_t weight[CHUNK * ATTENTION_BLOCK];
+    float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK], factor[CHUNK];
+    struct softmax s = {0};
+    if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
+        memset(score, 0, sizeof score);
+    scores(nq, tile, runs, ahead, run_count, chunk->query, chunk->factor, score);
+    softmax_heads(nq, chunk->first, score, count, e, chunk->running_max, chunk->running_sum, &s);
+    weights_make(nq, e, runs, count, weight, factor);
+    uint32_t lane = 0;
+    for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
+        outputs_at(nq, 2, dim, runs, ahead, run_count, weight, factor, &s, chunk->first, lane,
+                   chunk->running);
+    if (lane < dim)
+        outputs_at(nq, 1, dim, runs, ahead, run_count, weight, factor, &s, chunk->first, lane,
+                   chunk->running);
 }
 
-static void attend_any(uint32_t nq, const struct cpu_attention_tile *tile,
-                       const struct state *state, size_t at, const struct run *runs,
-                       const struct run *ahead, uint32_t begin, uint32_t count)
-{
-    switch (nq) {
-    case 1:
-        attend_block(1, tile, state, at, runs, ahead, begin, count);
-        break;
-    case 2:
-        attend_block(2, tile, state, at, runs, ahead, begin, count);
-        break;
-    case 3:
-        attend_block(3, tile, state, at, runs, ahead, begin, count);
-        break;
-    default:
-        attend_block(4, tile, state, at, runs, ahead, begin, count);
-        break;
+/* Whole blocks and a sequence's last one apart. Not inlined: see attention_avx2.c. */
+#define DEFINE_ATTEND(name, nq)                                                                   \
+    static __attribute__((noinline)) void name(const struct cpu_attention_tile *tile,             \
+                                               const struct chunk *chunk, const struct run *runs, \
+                                               const struct run *ahead, uint32_t count)           \
+    {                                                                                             \
+        if (count < ATTENTION_BLOCK)                                                              \
+            attend_block(nq, tile, chunk, runs, ahead, count);                                    \
+        else                                                                                      \
+            attend_block(nq, tile, chunk, runs, ahead, ATTENTION_BLOCK);                          \
     }
-}
+DEFINE_ATTEND(attend_1, 1)
+DEFINE_ATTEND(attend_2, 2)
+DEFINE_ATTEND(attend_3, 3)
+DEFINE_ATTEND(attend_4, 4)
+
+static void (*const attend[CHUNK + 1])(const struct cpu_attention_tile *tile,
+                                       const struct chunk *chunk, const struct run *runs,
+                                       const struct run *ahead, uint32_t count) = {
+    NULL, attend_1, attend_2, attend_3, attend_4};
 
 void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
 {
@@ -357,20 +351,15 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         cpu_plain_kv_int8_tile(tile);
         return;
     }
-    size_t states = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    struct state state = {.running = tile->scratch};
-    state.running_max = state.running + states * dim;
-    state.running_sum = state.running_max + states;
-    state.score = state.running_sum + states;
-    state.partial = state.score + (size_t)KERN_GROUP_MAX * ATTENTION_BLOCK;
-    state.factor = state.partial + (size_t)KERN_GROUP_MAX * dim;
-    state.query = (int16_t *)(state.factor + states);
-    for (uint32_t r = 0; r < tile->rows; r++)
-        for (uint32_t g = 0; g < group; g++) {
-            size_t at = (size_t)r * group + g;
-            state.factor[at] = query_make(tile->q + r * tile->row_stride + (size_t)g * dim, dim,
-                                          tile->scale, state.query + at * dim);
-        }
+    uint32_t states = tile->rows * group;
+    size_t states_max = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
+    float *running = tile->scratch, *running_max = running + states_max * dim,
+          *running_sum = running_max + states_max, *factor = running_sum + states_max;
+    int16_t *query = (int16_t *)(factor + states_max);
+    for (uint32_t state = 0; state < states; state++)
+        factor[state] =
+            query_make(tile->q + state / group * tile->row_stride + (size_t)(state % group) * dim,
+                       dim, tile->scale, query + (size_t)state * dim);
     uint32_t last = tile->position + tile->rows - 1;
     struct run runs[RUNS], next[RUNS];
     runs_find(tile, 0, last, next);
@@ -378,17 +367,22 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         memcpy(runs, next, sizeof runs);
         if (begin + ATTENTION_BLOCK <= last)
             runs_find(tile, begin + ATTENTION_BLOCK, last, next);
-        uint32_t r = begin > tile->position ? begin - tile->position : 0;
-        for (; r < tile->rows; r++) {
-            uint32_t count = tile->position + r + 1 - begin;
-            count = count < ATTENTION_BLOCK ? count : ATTENTION_BLOCK;
-            for (uint32_t g = 0; g < group; g += GROUP_CHUNK) {
-                uint32_t nq = group - g < GROUP_CHUNK ? group - g : GROUP_CHUNK;
-                bool few = tile->rows <= PREFETCH_ROWS && r == 0 && g == 0;
-                attend_any(nq, tile, &state, (size_t)r * group + g, runs, few ? next : runs, begin,
-                           count);
-            }
+        uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
+        /* where all rows see the whole block, chunks run across them */
+        bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
+        uint32_t nq;
+        for (uint32_t state = row_begin * group; state < states; state += nq) {
+            uint32_t r = state / group, seen = tile->position + r + 1 - begin;
+            nq = chunk_heads((whole ? states : (r + 1) * group) - state);
+            struct chunk chunk = {.running = running + (size_t)state * dim,
+                                  .running_max = running_max + state,
+                                  .running_sum = running_sum + state,
+                                  .factor = factor + state,
+                                  .query = query + (size_t)state * dim,
+                                  .first = begin == 0};
+            attend[nq](tile, &chunk, runs, state == 0 ? next : runs,
+                       seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
         }
     }
-    tile_finish(tile, state.running_sum, state.running);
+    tile_finish(tile, running_sum, running);
 }

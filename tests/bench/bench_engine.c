@@ -243,6 +243,27 @@ static void bench_decode(struct report *report, struct subject *subject, const c
                         seqs / (memory ? reading : arithmetic))});
 }
 
+/* Attention of a chunk of 32 rows at position 8,000, of one sequence: the difference of a step there and one at position 0, in
+ * operations of its two products, beside the peak of their instruction. */
+static void bench_attention_prefill(struct report *report, struct subject *subject,
+                                    enum kern_kv_type kv_type, double peak)
+{
+    enum { ROWS = 32 };
+    const struct engine_info *info = engine_info(subject->engine);
+    double near = step_typical(subject, &report->limits, 1, ROWS, 0),
+           far = step_typical(subject, &report->limits, 1, ROWS, LONG);
+    double operations = 4.0 * info->head_dim * info->heads * info->layers * ROWS * LONG;
+    char id[64];
+    snprintf(id, sizeof id, "attn_prefill_8k_%s", kern_kv_type_name(kv_type));
+    bench_add(&report->bench,
+              &(struct bench_record){
+                  .id = id,
+                  .value = operations / (far - near) * 1e-9,
+                  .unit = "GOP/s",
+                  BENCH_LIMIT(kv_type == KERN_KV_INT8 ? "pairs of 16-bit integers" : "f32 FMA peak",
+                              peak)});
+}
+
 /* Attention's time and that of whole steps at position 8,000, of one sequence and of 16 (each with pages of its own), for one
  * type of KV. The difference of a step there and one at position 0 is attention over 8,000 positions. The limit is the longer
  * of reading as many bytes and of the products at the peak of their instruction, written as GB/s of KV or tokens/s. Returns
@@ -272,6 +293,7 @@ static double bench_attention(struct report *report, struct model_file *model,
     double peak = int8 ? limits->peaks.pair : limits->peaks.f32;
     double arithmetic = 4.0 * model->config.head_dim * model->config.heads * model->config.layers /
                         peak * 1e-9; /* seconds a position */
+    bench_attention_prefill(report, &subject, kv_type, peak);
     double near = step_typical(&subject, limits, 1, 1, 0), tokens = 0;
     for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
         char id[64];
