@@ -291,6 +291,14 @@ static bool at_rest(void)
     return !counts.requests && !counts.legs;
 }
 
+/* How often a node has fetched for another, so far. */
+static uint64_t node_fetches(void)
+{
+    struct node_counts counts;
+    cluster_counts(&world.cluster, &counts);
+    return counts.fetched;
+}
+
 static void clients_check(void)
 {
     for (uint32_t i = 0; i < x->config->request_count; i++) {
@@ -313,6 +321,8 @@ static void choices_now(struct choices *of)
     of->count = 0;
     choices_moves(of);
     bool moves = of->count > 0;
+    if (moves && x->config->straight)
+        of->count = 1;
     if (!moves && at_rest())
         return;
     if (world.cluster.now_ns > world.begin_ns + patience_ns)
@@ -539,6 +549,35 @@ static uint64_t seen_at(uint64_t hash, bool *new_out)
 
 /* --- the beginning of all paths --- */
 
+/* A conversation's next prompt begins as the one before and its answer. */
+static void turn_before(struct client_options *next)
+{
+    const struct client_options *o = &world.clients[0].options;
+    for (uint32_t k = 0; k < next->prompt_count && k < o->prompt_count + o->tokens_max; k++)
+        next->prompt[k] = k < o->prompt_count ? o->prompt[k] : x->reference[0][k - o->prompt_count];
+}
+
+/* By the first of each choice. */
+static void run_undisturbed(uint64_t until_ns)
+{
+    while (world.cluster.now_ns < until_ns) {
+        struct choices moves = {.actions = x->frames[0].actions};
+        choices_moves(&moves);
+        if (moves.count)
+            act(&moves.actions[0]);
+        else
+            time_pass(), settle();
+    }
+}
+
+static void ask_from(uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++)
+        router_side_request(world.cluster.router, &world.clients[i]);
+    cluster_poke(&world.cluster, CLUSTER_ROUTER);
+    settle();
+}
+
 static void world_start(void)
 {
     const struct explore_config *config = x->config;
@@ -551,8 +590,11 @@ static void world_start(void)
         .router = {.replays_max = 100,
                    .requests_max = 10,
                    .queue_max = 10,
+                   .queue_messages_max = config->queue_messages_max,
+                   .cache_index_entries = config->next_turn ? 100 : 0,
+                   .fetch = 1, /* PLACEMENT_FETCH_ALWAYS */
                    .node_wait_ns = 60 * NS_PER_S},
-        .window_bytes = 1 << 20,
+        .window_bytes = config->window_bytes ? config->window_bytes : 1 << 20,
         .burst_max = 1,
     };
     for (uint32_t i = 1; i <= options.nodes; i++) {
@@ -582,6 +624,8 @@ static void world_start(void)
         o->prompt_count = config->requests[i].prompt_tokens;
         for (uint32_t k = 0; k < o->prompt_count; k++)
             o->prompt[k] = (uint32_t)(mix64(i * 100 + k) % FAKE_VOCAB);
+        if (config->next_turn && i == config->request_count - 1)
+            turn_before(o);
         o->tokens_max = config->requests[i].answer_tokens;
         o->seed = i + 1;
         o->deadline_ns = DEADLINE_NONE;
@@ -590,20 +634,16 @@ static void world_start(void)
     }
     /* until all have met */
     settle();
-    while (world.cluster.now_ns < 1001 * NS_PER_S) {
-        struct choices moves = {.actions = x->frames[0].actions};
-        choices_moves(&moves);
-        if (moves.count)
-            act(&moves.actions[0]);
-        else
-            time_pass(), settle();
+    run_undisturbed(1001 * NS_PER_S);
+    uint32_t first = config->next_turn ? 1 : 0;
+    if (first) { /* and until the router has heard what is cached where */
+        ask_from(0, 1);
+        run_undisturbed(1004 * NS_PER_S);
+        assert(world.clients[0].last);
     }
     world.begin_ns = world.cluster.now_ns;
     world.faults_left = config->faults_max;
-    for (uint32_t i = 0; i < config->request_count; i++)
-        router_side_request(world.cluster.router, &world.clients[i]);
-    cluster_poke(&world.cluster, CLUSTER_ROUTER);
-    settle();
+    ask_from(first, config->request_count);
 }
 
 /* --- the search --- */
@@ -692,6 +732,7 @@ static void descend(void)
             *came_from = hash;
         if (!any) {
             clients_check();
+            x->result.fetches += node_fetches();
             x->result.ends++;
             return;
         }

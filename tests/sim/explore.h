@@ -50,12 +50,18 @@ struct explore_config {
     uint32_t request_count;
     uint32_t pages, layers, page_tokens, steps_in_flight, window; /* window 0: as in production */
     bool mirrored, boast;
-    uint32_t faults, faults_max; /* which; how many in a run */
-    uint64_t states_max;         /* gives up there: not complete */
+    /* The first request has come and gone before everything else, and the last one goes on behind its answer, so that the router has a
+     * prefix to fetch from one node for another. */
+    bool next_turn;
+    bool straight; /* things move in one order only: what may differ is when what goes wrong */
+    uint32_t queue_messages_max, window_bytes; /* to a node; 0: as in production, 1 MiB */
+    uint32_t faults, faults_max;               /* which; how many in a run */
+    uint64_t states_max;                       /* gives up there: not complete */
 };
 
 struct explore_result {
     uint64_t states, steps, ends, merged, depth_max;
+    uint64_t fetches; /* asked for by the router, on the paths to their ends */
     uint64_t checked; /* of the merged: went on from there, to see that it goes on alike */
     bool complete;
 };

@@ -714,6 +714,7 @@ void net_print(const struct net *net, struct print *print)
         print_head(print, "stream", (uint64_t)stream->place);
         PRINT(print, stream->connected);
         PRINT(print, stream->lost);
+        PRINT(print, stream->calls[SERVER] && stream->calls[SERVER]->home->waits_for == stream);
         for (int side = 0; side < 2; side++) {
             const struct rpc_call *call = stream->calls[side];
             PRINT(print, call != NULL);

@@ -266,6 +266,12 @@ static void check_ages(struct node_side *side)
             sim_fail("%s: a request of age %llu took pages while one of age %llu waits",
                      side->of.name, (unsigned long long)work->age,
                      (unsigned long long)oldest_waiting);
+        /* pages that a sequence grows by are no reason: here all are taken at once */
+        if (side->options.reserve == NODE_RESERVE_EARLY && side->lives[i] == work->life &&
+            side->states[i] == WORK_WAITING &&
+            (work->state == WORK_SAVING || work->state == WORK_PREEMPTED))
+            sim_fail("%s: a request of age %llu took pages and gave them to an older one at once",
+                     side->of.name, (unsigned long long)work->age);
         side->states[i] = work->state;
         side->lives[i] = work->life;
     }
@@ -392,6 +398,8 @@ void node_side_counts(const struct node_side *side, struct node_counts *counts)
         .prompt_tokens = (uint64_t)metric_value(node->counted.tokens_prompt),
         .completion_tokens = (uint64_t)metric_value(node->counted.tokens_completion),
         .pieces = kv->pieces_verified,
+        .fetched = (uint64_t)(metric_value(node->counted.fetches[1]) +
+                              metric_value(node->counted.fetches[2])),
         .swapped = node->preempt.swapped,
         .recomputed = node->preempt.recomputed,
         .handed_over = (uint64_t)metric_value(node->counted.handed_over),

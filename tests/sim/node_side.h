@@ -53,6 +53,7 @@ bool node_side_fetches_too_long(const struct node_side *node, uint64_t from_inca
 struct node_counts {
     uint64_t checksum_failures, dropped, leases_expired, gave_up, stale, cached_tokens, lost;
     uint64_t prompt_tokens, completion_tokens, pieces;
+    uint64_t fetched; /* prefixes of which all or a part came from another node */
     uint64_t swapped, recomputed, handed_over;
 };
 void node_side_counts(const struct node_side *node, struct node_counts *counts_out);

@@ -58,12 +58,16 @@ static void state_pool(const struct pool *pool, struct print *print)
         PRINT(print, container_of(it, struct pool_waiter, link)->owner);
 }
 
-static enum fake_page_use page_use(const void *context, uint32_t page)
+/* What is in quarantine nobody reads; what was taken beside pages that are being checked is zeroed before anybody does. */
+static enum fake_page_use page_use(const void *context, uint32_t index)
 {
-    enum pool_state state = ((const struct pool *)context)->pages[page].state;
-    return state == POOL_FREE       ? FAKE_PAGE_FREE
-           : state == POOL_RESERVED ? FAKE_PAGE_RECEIVES
-                                    : FAKE_PAGE_COMPUTES;
+    const struct node *node = context;
+    const struct pool_page *page = &node->pool.pages[index];
+    if (page->state == POOL_FREE || page->state == POOL_QUARANTINED)
+        return FAKE_PAGE_FREE;
+    bool waits = page->state == POOL_USED && page->owner < node->table.count &&
+                 node->table.works[page->owner].state == WORK_FETCHING;
+    return page->state == POOL_RESERVED || waits ? FAKE_PAGE_RECEIVES : FAKE_PAGE_COMPUTES;
 }
 
 static void state_steps(const struct step_loop *steps, struct print *print)
@@ -128,7 +132,7 @@ static void state_cache(const struct node *node, struct print *print)
     PRINT(print, prefix->reset);
     PRINT(print, cache->tell_due);
     for (uint32_t i = 0; node->copies.mirror && i < node->pool.total; i++)
-        if (page_use(&node->pool, i) == FAKE_PAGE_COMPUTES)
+        if (page_use(node, i) == FAKE_PAGE_COMPUTES)
             print_bytes(print, "mirror", node->copies.mirror + i * node->copies.page_bytes,
                         node->copies.page_bytes);
 }
@@ -145,6 +149,9 @@ void state_node(const struct node *node, struct print *print)
     for (uint32_t i = 0; i < node->table.count; i++)
         if (node->table.works[i].state != WORK_FREE)
             state_work(&node->table.works[i], print);
+    for (int state = WORK_ENDING; state <= WORK_LEAVING; state++) /* these go in their order */
+        list_for_each(it, &node->table.states[state])
+            print_value(print, "goes", container_of(it, struct work, link)->index);
     state_pool(&node->pool, print);
     state_steps(&node->steps, print);
     state_cache(node, print);
@@ -158,7 +165,7 @@ void state_node(const struct node *node, struct print *print)
     inside_links(node->links, print);
     inside_source(node->links->sides[KV_SIDE_SOURCE].object, print);
     inside_sink(node->links->sides[KV_SIDE_SINK].object, print);
-    fake_engine_print(node->engine, page_use, &node->pool, print);
+    fake_engine_print(node->engine, page_use, node, print);
     state_loop(node->loop, print);
 }
 

@@ -45,6 +45,17 @@ static void state_request(const struct request *r, struct print *print)
     }
 }
 
+/* What the router thinks is cached there: a set, in whatever order it lies in memory. */
+static void state_holdings(const struct holdings *set, struct print *print)
+{
+    uint64_t all = set->count;
+    for (int i = 0; i < HOLDINGS_SHARDS; i++)
+        for (uint32_t k = 0; k < set->shards[i].capacity; k++)
+            if (set->shards[i].slots[k])
+                all += mix64(set->shards[i].slots[k]);
+    PRINT(print, all);
+}
+
 static void state_registered(const struct node *node, struct print *print)
 {
     print_head(print, "registered", node->slot);
@@ -63,6 +74,7 @@ static void state_registered(const struct node *node, struct print *print)
     PRINT(print, node->held_full);
     PRINT(print, node->load.prefill_tokens_per_s);
     PRINT(print, node->load.decode_step_us);
+    state_holdings(&node->holdings, print);
     PRINT(print, node->leg_count);
     PRINT(print, node->pages_taken);
     PRINT(print, node->prefill_tokens);

@@ -565,6 +565,7 @@ static void totals_add(uint64_t calm_ns)
     totals->swapped += nodes.swapped;
     totals->recomputed += nodes.recomputed;
     totals->handed_over += nodes.handed_over;
+    totals->fetched += nodes.fetched;
     totals->prompt_tokens += nodes.prompt_tokens;
     totals->completion_tokens += nodes.completion_tokens;
     totals->turns += storm.cluster.turns;

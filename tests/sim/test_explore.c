@@ -21,6 +21,10 @@
     /* … which are given more than they have room for */                                        \
     X(mixed_boast, LIGHT, .roles = "mm", .requests = {{5, 3}, {5, 3}}, .request_count = 2,        \
       .boast = true, SMALL, .states_max = 10000)                                                  \
+    /* the next turn of a conversation, whose pages D has and P fetches */                        \
+    X(next_turn, LIGHT, .roles = "pd", .requests = {{3, 6}, {9, 2}}, .request_count = 2,          \
+      .next_turn = true, .pages = 4, .layers = 1, .page_tokens = 4, .steps_in_flight = 1,         \
+      .states_max = 20000)                                                                        \
     /* everything that can go wrong, once, at every step of a hand-off */                         \
     X(hand_off_fault, HEAVY, .roles = "pd", .requests = {{3, 2}}, .request_count = 1, SMALL,      \
       .faults = FAULT_ALL, .faults_max = 1, .states_max = 200000)                                 \
@@ -93,6 +97,7 @@ static void explore_one(const struct explore_config *config, enum weight weight)
            (unsigned long long)r.ends, (unsigned long long)r.merged, (unsigned long long)r.checked,
            (unsigned long long)r.depth_max, seconds() - begin,
            r.complete ? "complete" : "NOT complete");
+    CHECK_MSG(!config->next_turn || r.fetches >= r.ends, "nothing was fetched on some path");
     CHECK_MSG(r.complete, "%s has more than %llu states", config->name,
               (unsigned long long)config->states_max);
 }
