@@ -38,6 +38,29 @@ void step_loop_finish(struct node *node)
     free(steps->shares);
 }
 
+/* --- memory that is far --- */
+
+/* Between two steps the processor has seen the whole cache of K and V: what is known of a thousand sequences lies in far memory again,
+ * and each line of it costs as much as all the rest of that sequence's work. So it is asked for some sequences ahead, many at a
+ * time. */
+enum { AHEAD = 12, LINE = 64 };
+
+static void ahead(const void *memory, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch((const char *)memory + at);
+}
+
+static void ahead_step(const struct work *work)
+{
+    ahead(work, offsetof(struct work, sampling));
+}
+
+static void ahead_sample(const struct work *work)
+{
+    ahead(&work->sampling, offsetof(struct work, table) - offsetof(struct work, sampling));
+}
+
 /* --- planning and submitting --- */
 
 /* Whether the row of a sequence all of whose known rows are submitted could go along: from the token of the step in flight, if one
@@ -110,6 +133,19 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
     return count;
 }
 
+/* Rows up to `end` change their pages. A sequence that decodes has no copies: its page has been said to be changed by the row before. */
+static void pages_written(struct node *node, struct work *work, uint32_t end)
+{
+    uint32_t page_tokens = node->info->page_tokens;
+    uint32_t first = work->rows_submitted / page_tokens, last = (end - 1) / page_tokens;
+    if (first == last && work->page_written == last + 1)
+        return;
+    for (uint32_t i = first; i <= last; i++)
+        cache_page_written(node, work->pages[i]);
+    if (work->state == WORK_DECODING)
+        work->page_written = last + 1;
+}
+
 static void part_add(struct node *node, struct step_record *record, struct work *work,
                      uint32_t rows)
 {
@@ -137,8 +173,7 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         .seal_partial = work->leg == WORK_LEG_PREFILL && sampled,
         .sample = sampled ? &sample : NULL,
     };
-    for (uint32_t i = work->rows_submitted / page_tokens; i * page_tokens < end; i++)
-        cache_page_written(node, work->pages[i]);
+    pages_written(node, work, end);
     struct step_part *part = &record->parts[record->part_count];
     *part = (struct step_part){
         .work = work,
@@ -194,8 +229,14 @@ static bool step_submit_one(struct node *node)
     assert(!record->step);
     record->step = step;
     record->part_count = record->prompt_rows = record->decode_rows = 0;
-    for (uint32_t i = 0; i < share_count; i++)
+    for (uint32_t i = 0; i < share_count; i++) {
+        if (i + AHEAD < share_count) {
+            const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
+            ahead_sample(next);
+            ahead(next->pages, next->page_count * sizeof *next->pages);
+        }
         part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
+    }
     if (!record->part_count) {
         engine_step_abandon(step);
         record->step = NULL;
@@ -227,9 +268,11 @@ void step_submit(struct node *node)
 
 static void run_done(struct node *node, const struct step_record *record, uint32_t run)
 {
-    for (uint32_t i = 0; i < record->part_count; i++) {
+    for (uint32_t i = 0; record->prompt_rows && i < record->part_count; i++) {
         const struct step_part *part = &record->parts[i];
         struct work *work = part->work;
+        if (!part->prompt)
+            continue;
         const struct node_leg *leg = node->legs[work->leg];
         if (work->state != WORK_PROMPT || !leg || !leg->piece_sealed)
             continue;
@@ -303,12 +346,28 @@ static void prompt_count(struct node *node, const struct step_part *part)
     metric_add(node->counted.tokens_prompt, part->rows - again);
 }
 
+/* What step_done will want for parts further on. */
+static void part_ahead(const struct step_record *record, uint32_t i)
+{
+    if (i + 2 * AHEAD < record->part_count)
+        ahead_step(record->parts[i + 2 * AHEAD].work);
+    if (i + AHEAD >= record->part_count)
+        return;
+    const struct step_part *part = &record->parts[i + AHEAD];
+    ahead_sample(part->work);
+    if (part->sample == ENGINE_NONE)
+        return;
+    ahead(engine_step_result(record->step, part->sample), 1);
+    __builtin_prefetch(&part->work->tokens[work_total(part->work)], 1);
+}
+
 static void step_done(struct node *node, struct step_record *record)
 {
     struct step_loop *steps = &node->steps;
     for (uint32_t i = 0; i < record->part_count; i++) {
         struct step_part *part = &record->parts[i];
         struct work *work = part->work;
+        part_ahead(record, i);
         assert(work->life == part->life); /* an entry waits (LEAVING) for the steps it is in */
         work->steps_outstanding--;
         if (part->sample != ENGINE_NONE)

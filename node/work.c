@@ -155,6 +155,7 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
     state_enter(work);
     if (to == WORK_FREE)
         list_remove(&work->attempt_link);
+    work->page_written = 0;
     work->state_since_ns = now_ns;
 }
 

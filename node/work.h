@@ -46,6 +46,7 @@
 #define BATON_NODE_WORK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -102,21 +103,26 @@ struct work {
     uint32_t page_count, pages_whole; /* held; wanted for the whole answer */
     uint32_t
         *tokens; /* [tokens_max of the table] prompt and answer: [prompt_count][generated_count] */
-    uint32_t *pages; /* block table [pages_max of the table] */
+    uint32_t *pages;             /* block table [pages_max of the table] */
+    struct prefix_cursor cursor; /* how far its pages are shared */
+    uint32_t rows_done;      /* positions that are computed or received, by steps that have ended */
+    uint32_t damaged_end;    /* 1 + the first own block that is not what was sealed; 0: none */
+    uint32_t received_count; /* generated tokens that came with the assignment */
+    uint32_t preempted_count; /* generated tokens when it gave way last */
+
+    /* how it is sampled, and whose token it is: for each row that samples, two more lines */
+    _Alignas(64) struct sampling_params sampling; /* its arrays are the two below */
+    uint64_t seed;
+    uint32_t n_index;
+    uint32_t page_written; /* DECODING: 1 + the block that its last row went to; 0: not known */
+    struct kv_key key;     /* router incarnation, request, attempt, this node's assignment number */
 
     /* who */
     struct work_table *table;
-    struct list attempt_link; /* in the table's attempts, but for FREE */
-    struct kv_key key; /* router incarnation, request, attempt, this node's assignment number */
+    struct list attempt_link;   /* in the table's attempts, but for FREE */
+    struct sampling_bias *bias; /* [SAMPLING_LOGIT_BIAS_MAX] */
+    uint32_t *stop_ids;         /* [SAMPLING_STOP_IDS_MAX] */
     uint64_t arrived_ns, deadline_ns, state_since_ns;
-
-    /* what */
-    uint32_t received_count;         /* generated tokens that came with the assignment */
-    struct sampling_params sampling; /* its arrays are the two below */
-    struct sampling_bias *bias;      /* [SAMPLING_LOGIT_BIAS_MAX] */
-    uint32_t *stop_ids;              /* [SAMPLING_STOP_IDS_MAX] */
-    uint64_t seed;
-    uint32_t n_index;
 
     /* pages */
     uint32_t pages_needed; /* all at once, when its turn comes */
@@ -128,10 +134,7 @@ struct work {
     uint32_t hit_count; /* first blocks, found here and pinned */
     uint32_t checked;   /* of these, verified */
     uint64_t check_from;
-    struct prefix_cursor cursor; /* how far its pages are shared */
-    uint32_t rows_done;     /* positions that are computed or received, by steps that have ended */
     uint32_t cached_tokens; /* of the prompt, not computed */
-    uint32_t damaged_end;   /* 1 + the first own block that is not what was sealed; 0: none */
     bool
         receives; /* its own pages are RESERVED until they are verified, or computed into after all */
 
@@ -151,11 +154,10 @@ struct work {
     bool joined; /* D: the first token is reported, and it goes on alone */
 
     /* giving way */
-    uint8_t save;             /* enum preempt_save */
-    uint32_t preemptions;     /* times that it gave way */
-    uint32_t preempted_count; /* generated tokens then */
-    uint32_t rows_before;     /* positions once computed: below it, rows are computed again */
-    uint32_t *swap_pages;     /* [pages_max of the table] its bytes in host memory */
+    uint8_t save;         /* enum preempt_save */
+    uint32_t preemptions; /* times that it gave way */
+    uint32_t rows_before; /* positions once computed: below it, rows are computed again */
+    uint32_t *swap_pages; /* [pages_max of the table] its bytes in host memory */
     uint32_t swap_count, swap_begun; /* pages; pieces whose copies on the way out have begun */
     uint64_t swap_begin_ns;          /* of the copies on the way out */
     bool swap_wrong;                 /* a piece did not have its checksum */
@@ -163,6 +165,9 @@ struct work {
     bool handed_over; /* the router was told that this node leaves before it ends */
     bool silent;      /* its stream is gone: nothing is reported */
 };
+
+_Static_assert(offsetof(struct work, sampling) == 128 && offsetof(struct work, table) <= 272,
+               "what a step looks at is together");
 
 struct work_table {
     struct work *works; /* [count] */

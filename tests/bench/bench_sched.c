@@ -7,8 +7,15 @@
  *                 cached ones being evicted), publication of the pages that became full, the batch's plan, and churn: in each step
  *                 two answers of 512 tokens end, and two prompts of 512 tokens are looked up, admitted and published, of which
  *                 every fourth begins like an earlier one
- * sched1024_node  a node's own step loop with a real engine behind it (a tiny model): candidates, growth, plan, block tables and
- *                 sampling parameters of a step, up to handing it over
+ * sched1024_node  a node's own step loop with a real engine behind it (a tiny model), from taking a step's tokens to handing the next
+ *                 one over; its parts, each in a line of its own, are
+ *     _done       the step that has ended: rows and tokens of each sequence, its end, full pages published (an evicted page's
+ *                 entry goes, a hash is made); no router is there, so no message is built
+ *     _list       who could compute, in order; page accounting: who needs a page takes it, cached ones are evicted
+ *     _plan       the batch's plan
+ *     _build      block tables, rows and sampling parameters, where the engine reads them
+ * Not part of it, and shown apart: sched1024_submit, the engine's own handing over to its threads; sched1024_send, a message to the
+ * router with one token of each sequence, built and packed as outbox_flush does, without gRPC.
  *
  * Times are the median step's, by the thread's processor time in short runs of steps, so that a figure does not depend on who else
  * wants the core. Owner: the main thread. */
@@ -238,36 +245,120 @@ static void refused(void *context, const struct err *err)
     die(err->message);
 }
 
-static double submit_us, submitted;
-static double hand_us;
+/* What a round spent on each part: cut at the calls from one to the next, of which the linker's --wrap tells. */
+enum part { PART_DONE, PART_LIST, PART_PLAN, PART_BUILD, PART_SUBMIT, PART_COUNT };
+static const char *const part_ids[PART_COUNT] = {"sched1024_node_done", "sched1024_node_list",
+                                                 "sched1024_node_plan", "sched1024_node_build",
+                                                 "sched1024_submit"};
+static double part_us[PART_COUNT], part_begin;
+static uint32_t submitted, completed;
 
+static bool parts_on; /* policy alone is timed as a whole */
+
+static void part_end(enum part part)
+{
+    if (!parts_on)
+        return;
+    double now = thread_us();
+    part_us[part] += now - part_begin;
+    part_begin = now;
+}
+
+void __real_step_complete(struct node *node);
 void __real_step_submit(struct node *node);
+uint32_t __real_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
+                           struct batch_candidate *candidates, uint32_t count,
+                           struct batch_share *shares);
 enum status __real_engine_submit(struct engine_step *step);
+void __wrap_step_complete(struct node *node);
 void __wrap_step_submit(struct node *node);
+uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
+                           struct batch_candidate *candidates, uint32_t count,
+                           struct batch_share *shares);
 enum status __wrap_engine_submit(struct engine_step *step);
+
+void __wrap_step_complete(struct node *node)
+{
+    uint32_t in_flight = node->steps.in_flight;
+    memset(part_us, 0, sizeof part_us);
+    submitted = 0;
+    part_begin = thread_us();
+    __real_step_complete(node);
+    part_end(PART_DONE);
+    completed = in_flight - node->steps.in_flight;
+}
 
 void __wrap_step_submit(struct node *node)
 {
-    double begin = thread_us();
-    hand_us = submitted = 0;
+    part_begin = thread_us();
     __real_step_submit(node);
-    submit_us = thread_us() - begin - hand_us;
+    part_end(submitted ? PART_BUILD : PART_LIST);
 }
 
-/* Handing the step over is the engine's. */
+uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
+                           struct batch_candidate *candidates, uint32_t count,
+                           struct batch_share *shares)
+{
+    part_end(PART_LIST);
+    uint32_t share_count = __real_batch_plan(batch, limits, candidates, count, shares);
+    part_end(PART_PLAN);
+    return share_count;
+}
+
 enum status __wrap_engine_submit(struct engine_step *step)
 {
-    double begin = thread_us();
+    part_end(PART_BUILD);
     enum status status = __real_engine_submit(step);
-    hand_us += thread_us() - begin;
+    part_end(PART_SUBMIT);
     submitted++;
     return status;
+}
+
+/* One token of each sequence, as outbox.c keeps them, packed as it packs them. */
+static void send_run(struct bench *bench)
+{
+    static double us[STEPS];
+    static uint8_t packed[SEQUENCES * 128];
+    static Baton__Node__V1__TokenRun runs[SEQUENCES], *run_pointers[SEQUENCES];
+    static Baton__Node__V1__AttemptId ids[SEQUENCES];
+    static Baton__Node__V1__Token tokens[SEQUENCES], *token_pointers[SEQUENCES];
+    Baton__Node__V1__Tokens all = BATON__NODE__V1__TOKENS__INIT;
+    Baton__Node__V1__NodeMessage message = BATON__NODE__V1__NODE_MESSAGE__INIT;
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        baton__node__v1__token_run__init(&runs[i]);
+        baton__node__v1__attempt_id__init(&ids[i]);
+        baton__node__v1__token__init(&tokens[i]);
+        ids[i].high = (uint64_t)random_u32() << 32 | random_u32();
+        ids[i].low = (uint64_t)random_u32() << 32 | random_u32();
+        tokens[i].id = random_u32() % 50000;
+        token_pointers[i] = &tokens[i];
+        runs[i].attempt = &ids[i];
+        runs[i].tokens = &token_pointers[i];
+        runs[i].n_tokens = 1;
+        runs[i].position = i;
+        run_pointers[i] = &runs[i];
+    }
+    all.runs = run_pointers;
+    all.n_runs = SEQUENCES;
+    message.kind_case = BATON__NODE__V1__NODE_MESSAGE__KIND_TOKENS;
+    message.tokens = &all;
+    for (int step = 0; step < STEPS; step++) {
+        double begin = thread_us();
+        if (baton__node__v1__node_message__get_packed_size(&message) > sizeof packed)
+            die("the message is too long");
+        baton__node__v1__node_message__pack(&message, packed);
+        us[step] = thread_us() - begin;
+    }
+    bench_add(bench, &(struct bench_record){.id = "sched1024_send",
+                                            .value = median(us, STEPS),
+                                            .unit = "us/step",
+                                            .lower_is_better = true});
 }
 
 static void node_run(struct bench *bench, const char *path)
 {
     static uint32_t ids[64];
-    static double us[STEPS];
+    static double us[STEPS], parts_us[PART_COUNT][STEPS];
     struct err err = ERR_INIT;
     struct loop *loop;
     struct rpc *rpc;
@@ -332,20 +423,31 @@ static void node_run(struct bench *bench, const char *path)
         node_assign(node, &assign);
     }
     uint32_t count = 0;
+    parts_on = true;
     for (uint32_t rounds = 0; count < STEPS; rounds++) {
         loop_round(loop, NS_PER_MS);
         uint32_t decoding = work_count(&node->table, SM_TO(WORK_DECODING));
         if (rounds > 100000 || (!decoding && count))
             die("the sequences do not decode");
-        if (submitted == 1 && decoding == SEQUENCES && rounds > WARM_STEPS)
-            us[count++] = submit_us;
-        submitted = 0;
+        if (submitted != 1 || completed != 1 || decoding != SEQUENCES || rounds <= WARM_STEPS)
+            continue;
+        us[count] = 0;
+        for (int i = 0; i < PART_COUNT; i++) {
+            parts_us[i][count] = part_us[i];
+            us[count] += i == PART_SUBMIT ? 0 : part_us[i];
+        }
+        count++;
     }
     bench_add(bench, &(struct bench_record){.id = "sched1024_node",
                                             .value = median(us, count),
                                             .unit = "us/step",
                                             BENCH_LIMIT("a step's bound, us", limit_us),
                                             .lower_is_better = true});
+    for (int i = 0; i < PART_COUNT; i++)
+        bench_add(bench, &(struct bench_record){.id = part_ids[i],
+                                                .value = median(parts_us[i], count),
+                                                .unit = "us/step",
+                                                .lower_is_better = true});
     node_destroy(node);
     rpc_destroy(rpc);
     xfer_hub_destroy(hub);
@@ -367,5 +469,6 @@ int main(int argc, char **argv)
     }
     policy_run(&bench);
     node_run(&bench, argv[1]);
+    send_run(&bench);
     return bench_end(&bench);
 }
