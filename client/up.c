@@ -368,6 +368,13 @@ static void fail(struct up *up, const struct child *child, int exit_code)
     stop_all(up, exit_code);
 }
 
+/* Whether it ended as it should, having been told to stop. The signal ends one that has not come to handle it yet. */
+static bool stopped_well(const struct child *child)
+{
+    return !child->wait_status || (!child->bound && WIFSIGNALED(child->wait_status) &&
+                                   WTERMSIG(child->wait_status) == SIGTERM);
+}
+
 static void reap(struct up *up)
 {
     for (int i = 0; i < up->child_count; i++) {
@@ -383,7 +390,7 @@ static void reap(struct up *up)
         } else if (child->state == CHILD_WAITING) {
             client_complain(schema.program, "%s: died (%s); starting it again", child->name,
                             child_death_text(child, death, sizeof death));
-        } else if (child->wait_status && up->state != UP_KILLING) {
+        } else if (!stopped_well(child) && up->state != UP_KILLING) {
             client_complain(schema.program, "%s: stopped badly (%s), see %s/%s.log", child->name,
                             child_death_text(child, death, sizeof death), up->run_dir, child->name);
             if (up->exit_code == EXIT_CODE_DONE)

@@ -30,6 +30,8 @@ def stand_in():
     if how == "crash":
         print(f"{NAME}: about to crash", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "slow":
+        time.sleep(3)
     stop = []
     signal.signal(signal.SIGTERM, (lambda *_: None) if how == "deaf" else (lambda *_: stop.append(1)))
     listeners = []
@@ -244,6 +246,12 @@ def test_who_cannot_run_ends_it_with_its_own_word():
             with Up(ready=False, behaviour={name: f"exit{code}"}) as up:
                 got, err = up.wait()
                 assert got == code and "model.gguf: nothing but trouble" in err and len(err.splitlines()) == 1, (got, err)
+
+
+def test_stopping_one_that_has_only_just_begun_is_no_fault():
+    with Up(ready=False, behaviour={"prefill_0": "slow", "decode_0": "exit1"}) as up:
+        code, err = up.wait()
+        assert code == 1 and "model.gguf: nothing but trouble" in err and len(err.splitlines()) == 1, (code, err)
 
 
 def test_nobody_outlives_a_killed_parent():
