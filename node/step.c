@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "node/node.h"
 
@@ -58,7 +59,7 @@ static void ahead_step(const struct work *work)
 
 static void ahead_sample(const struct work *work)
 {
-    ahead(&work->sampling, offsetof(struct work, table) - offsetof(struct work, sampling));
+    ahead(&work->sampling, 2 * (size_t)LINE); /* to the attempt's id */
 }
 
 /* --- planning and submitting --- */
@@ -308,10 +309,13 @@ static void part_sampled(struct node *node, const struct step_record *record,
                        "an activation of this request is not finite");
         return;
     }
-    struct kv_first first = {.position = work->generated_count,
-                             .token_id = out->token,
-                             .logprob = out->logprob,
-                             .top_count = out->top_count};
+    bool prompt = work->state == WORK_PROMPT;
+    struct kv_first first;
+    memset(first.top, 0, prompt ? sizeof first.top : 0); /* of a prompt's token it is kept whole */
+    first.position = work->generated_count;
+    first.token_id = out->token;
+    first.logprob = out->logprob;
+    first.top_count = out->top_count;
     assert(out->top_count <= KV_LOGPROBS_MAX);
     for (uint32_t i = 0; i < out->top_count; i++)
         first.top[i] = (struct kv_logprob){out->top_ids[i], out->top_logprobs[i]};
@@ -324,7 +328,6 @@ static void part_sampled(struct node *node, const struct step_record *record,
         .top = first.top,
         .top_count = first.top_count,
     };
-    bool prompt = work->state == WORK_PROMPT;
     if (prompt && !work->preemptions)
         token.cached_tokens = work->cached_tokens;
     if (first.position == work->received_count)

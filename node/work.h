@@ -166,7 +166,8 @@ struct work {
     bool silent;      /* its stream is gone: nothing is reported */
 };
 
-_Static_assert(offsetof(struct work, sampling) == 128 && offsetof(struct work, table) <= 272,
+_Static_assert(offsetof(struct work, sampling) == 128 &&
+                   offsetof(struct work, key) + offsetof(struct kv_key, assignment) <= 256,
                "what a step looks at is together");
 
 struct work_table {
