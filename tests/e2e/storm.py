@@ -245,7 +245,7 @@ def cancels(count, seed=1, clients=12, round_of=1000):
     come to rest; one cancel is then watched alone: its pages are free by the end of the running layer and of what is in flight."""
     jobs = kinds(seed)
     want = expected(jobs)
-    life_s, lock = [0.05] * KINDS, threading.Lock()
+    life_s, lock = [None] * KINDS, threading.Lock()  # by kind, as far as one has been seen to its end
     totals, phases, memory, slowest_s = {}, {}, [], 0.0
     with Cluster(tiny_model(), prefill=1, decode=1, node_args=["--chunk-tokens", "64"]) as cluster:
 
@@ -253,10 +253,11 @@ def cancels(count, seed=1, clients=12, round_of=1000):
             rng = random.Random(seed * 1_000_003 + number)
             index = rng.randrange(KINDS)
             prompt, max_tokens, sampling = jobs[index]
-            stays = number % 10 == 0 and rng.random() < 0.5
+            life = life_s[index]
+            stays = life is None or (number % 10 == 0 and rng.random() < 0.5)
             answer, began = Answer(), time.monotonic()
             call = cluster.stream(request(prompt, max_tokens, **dict(sampling)), 120)
-            timer = None if stays else threading.Timer(rng.random() * life_s[index], call.cancel)
+            timer = None if stays else threading.Timer(rng.random() * life, call.cancel)
             if timer:
                 timer.start()
             try:
@@ -274,7 +275,8 @@ def cancels(count, seed=1, clients=12, round_of=1000):
                     timer.cancel()
             assert answer.key() == want[index], f"changed: {answer.ids} instead of {want[index][0]}"
             with lock:
-                life_s[index] += 0.2 * (time.monotonic() - began - life_s[index])
+                lasted = time.monotonic() - began
+                life_s[index] = lasted if life_s[index] is None else life_s[index] + 0.2 * (lasted - life_s[index])
             return "ended"
 
         left, first = count, 0
