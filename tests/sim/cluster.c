@@ -262,6 +262,7 @@ static void node_begin(struct cluster *cluster, uint32_t process)
     options.net = cluster->net;
     options.hub = cluster->hub;
     options.place = (int)process;
+    options.check_always = cluster->options.by_hand;
     snprintf(options.name, sizeof options.name, "node-%u", process);
     virtual_random_for(process);
     p->node = node_side_create(&options);

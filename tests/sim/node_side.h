@@ -22,6 +22,8 @@ struct node_side_options {
     int reserve, preempt; /* as node/options.h has them */
     uint32_t swap_pages, preempt_every, gap_ms;
     struct fake_options engine;
+    bool
+        check_always; /* after each turn, also after those in which no work and no page has moved */
 };
 
 struct node_side *node_side_create(const struct node_side_options *options);
