@@ -100,12 +100,14 @@ void cache_find(struct node *node, struct work *work, uint32_t blocks)
     work->page_count = work->hit_count = hits;
 }
 
-void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_state state)
+/* New ones as blocks `at` and on. */
+static void blocks_take(struct node *node, struct work *work, uint32_t at, uint32_t count,
+                        enum pool_state state)
 {
     uint32_t have = pool_count(&node->pool, POOL_FREE);
     if (have < count)
         metric_add(node->cache.evicted, prefix_evict(&node->cache.prefix, count - have));
-    uint32_t *pages = work->pages + work->page_count;
+    uint32_t *pages = work->pages + at;
     enum status status = pool_take(&node->pool, count, state, work->index, pages);
     assert(status == STATUS_OK);
     (void)status;
@@ -115,7 +117,33 @@ void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_
         page->mirrored = 0;
     }
     engine_pages_unseal(node->engine, pages, count);
+}
+
+void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_state state)
+{
+    blocks_take(node, work, work->page_count, count, state);
     work->page_count += count;
+}
+
+bool cache_replace(struct node *node, struct work *work, uint32_t at, uint32_t count)
+{
+    const struct pool_waiter *first = pool_wait_first(&node->pool);
+    bool older_waits = first && first->age < work->age;
+    uint32_t room = pool_count(&node->pool, POOL_FREE) + pool_count(&node->pool, POOL_CACHED);
+    if (!count || older_waits || room < count)
+        return false;
+    assert(!work->stuck_count && at >= work->hit_count && at + count <= work->page_count);
+    memcpy(work->stuck_pages, work->pages + at, count * sizeof *work->pages);
+    work->stuck_count = count;
+    pool_quarantine(&node->pool, work->index, work->stuck_pages, count);
+    blocks_take(node, work, at, count, POOL_RESERVED);
+    return true;
+}
+
+void cache_replaced(struct node *node, struct work *work)
+{
+    pool_recover(&node->pool, work->stuck_pages, work->stuck_count);
+    work->stuck_count = 0;
 }
 
 void cache_page_written(struct node *node, uint32_t page)

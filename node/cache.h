@@ -67,6 +67,11 @@ void cache_tell(struct node *node);
 void cache_find(struct node *node, struct work *work, uint32_t blocks);
 /* `count` more pages, which must be to be had (pool_available): cached ones of others are evicted for it. */
 void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_state state);
+/* Its own blocks `at` and on, into which somebody may still write, are nobody's from now on (work->stuck_pages), and others take their
+ * place, RESERVED. False: there is no room for it, or an older request waits for pages. */
+bool cache_replace(struct node *node, struct work *work, uint32_t at, uint32_t count);
+/* Nobody can write into them any more. */
+void cache_replaced(struct node *node, struct work *work);
 /* A step is about to write into the page. */
 void cache_page_written(struct node *node, uint32_t page);
 /* Lets go of all its pages. Nothing of the work's own touches them any more. */

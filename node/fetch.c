@@ -5,7 +5,7 @@
 
 #include "node/node.h"
 
-/* A fetch for a prompt is over, and a receive on its pages has not ended: so long, then its attempt ends. */
+/* A fetch for a prompt is over, and a receive on its pages has not ended: so long, then the prompt goes on without these pages. */
 static const uint64_t linger_ns = NS_PER_S;
 
 static bool for_prompt(const struct work *work)
@@ -66,6 +66,10 @@ static void sink_ended(void *context, void *user, const struct kv_sink_result *r
 static void sink_released(void *context, void *user)
 {
     struct work *work = user;
+    if (work->stuck_count) { /* it went on without them */
+        cache_replaced(context, work);
+        return;
+    }
     work->fetch.live = false;
     prompt_fetched(context, work);
 }
@@ -138,13 +142,27 @@ void fetch_copied(struct node *node, struct work *work, const struct engine_copy
         prompt_fetched(node, work);
 }
 
+/* A receive sticks (its peer is frozen, or cut off): what is not there is computed, into other pages. What may still be written into
+ * is nobody's until the receive has ended. */
+static void stuck_leave(struct node *node, struct work *work)
+{
+    uint32_t whole = cache_whole(node, work, work->fetch_blocks);
+    if (!cache_replace(node, work, whole, work->fetch_blocks - whole)) {
+        node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__DROPPED, STATUS_DROPPED,
+                       "a receive into its pages has not ended, and there are no others");
+        return;
+    }
+    work->fetch.live = false;
+    node_work_compute(node, work, whole);
+}
+
 void fetch_tick(struct node *node, uint64_t now_ns)
 {
     list_for_each_safe(it, next, &node->table.states[WORK_FETCHING])
     {
         struct work *work = container_of(it, struct work, link);
-        if (work->fetch_over && now_ns - work->fetch_over_ns >= linger_ns)
-            node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__DROPPED, STATUS_DROPPED,
-                           "a receive into its pages has not ended");
+        if (work->fetch_over && work->fetch.live && !work->copies &&
+            now_ns - work->fetch_over_ns >= linger_ns)
+            stuck_leave(node, work);
     }
 }

@@ -96,7 +96,7 @@ static void work_settle(struct node *node, struct work *work)
         engine_slot_release(node->engine, work->slot);
         work_move(work, WORK_LEAVING, now_ns);
     }
-    if (work->state == WORK_LEAVING && !work->steps_outstanding)
+    if (work->state == WORK_LEAVING && !work->steps_outstanding && !work->stuck_count)
         work_move(work, WORK_FREE, now_ns);
 }
 

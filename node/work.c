@@ -79,7 +79,9 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
     uint32_t *stops = table->memory[3] =
         calloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
     uint32_t *swaps = table->memory[4] = calloc((size_t)count * pages_max, sizeof *swaps);
-    if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops || !swaps)
+    uint32_t *stuck = table->memory[5] = calloc((size_t)count * pages_max, sizeof *stuck);
+    if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops || !swaps ||
+        !stuck)
         return STATUS_MEMORY;
     for (uint32_t i = 0; i <= table->attempt_mask; i++)
         list_init(&table->attempts[i]);
@@ -92,6 +94,7 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
             .bias = bias + (size_t)i * SAMPLING_LOGIT_BIAS_MAX,
             .stop_ids = stops + (size_t)i * SAMPLING_STOP_IDS_MAX,
             .swap_pages = swaps + (size_t)i * pages_max,
+            .stuck_pages = stuck + (size_t)i * pages_max,
         };
         state_enter(&table->works[i]);
     }
@@ -102,7 +105,7 @@ void work_table_finish(struct work_table *table)
 {
     free(table->works);
     free(table->attempts);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 6; i++)
         free(table->memory[i]);
     *table = (struct work_table){0};
 }
@@ -120,7 +123,8 @@ struct work *work_take(struct work_table *table)
                           .pages = work->pages,
                           .bias = work->bias,
                           .stop_ids = work->stop_ids,
-                          .swap_pages = work->swap_pages};
+                          .swap_pages = work->swap_pages,
+                          .stuck_pages = work->stuck_pages};
     list_push_front(&table->states[WORK_FREE], &work->link);
     return work;
 }

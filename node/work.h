@@ -27,7 +27,8 @@
  *     PROMPT       a step ends                                       the request's deadline; health reports a stuck engine
  *     HOLDING      D's DONE (source)                                 the lease, 8 s, renewed by PULL, piece or Renew
  *     FETCHING     checks of what was found here (copies); then      an engine that is stuck; the sink's 2 s; a receive that
- *                  pieces, FIRST or FirstToken (sink)                does not end 1 s more; the request's deadline
+ *                  pieces, FIRST or FirstToken (sink)                does not end 1 s more, then other pages take the place of
+ *                                                                    its own; the request's deadline
  *     ORPHAN       FirstToken                                        4 s; the request's deadline
  *     DECODING     a step ends; short of a page: as WAITING          the request's deadline
  *     SAVING       a step ends, a copy ends                          an engine that is stuck; the request's deadline
@@ -35,7 +36,8 @@
  *     RESTORING    a copy ends                                       an engine that is stuck; the request's deadline
  *     ENDING       the running layer, copies and transfers end       5 s, then QUARANTINED
  *     QUARANTINED  the same                                          the transport's end; the pages are nobody's meanwhile
- *     LEAVING      the steps in flight that read its arrays end      an engine that is stuck
+ *     LEAVING      the steps in flight that read its arrays end,     an engine that is stuck; the link's 4 s, or the
+ *                  and receives into pages that were replaced        transport's end
  *
  * Invariant: pages are owned (pool) by the work's index exactly (its own) or pinned (shared ones) in PROMPT to SAVING, RESTORING and ENDING; an engine slot is held
  * in every state but FREE; `ended` is reported once, when the pages are free or quarantined. The table's lists hold each work
@@ -145,6 +147,9 @@ struct work {
     uint32_t fetch_blocks;       /* first blocks that the other node opened; 0: no fetch */
     uint64_t source_incarnation, source_number; /* where they are */
     uint64_t fetch_over_ns;
+    /* Its own pages of a fetch that is over, while a receive into them has not ended: nobody's (QUARANTINED), others have their place. */
+    uint32_t *stuck_pages; /* [pages_max of the table] */
+    uint32_t stuck_count;
     bool fetch_over;        /* prefill, local: it has ended, in whatever way */
     uint32_t served_blocks; /* first blocks that were there from the start */
     uint32_t pieces_left;   /* not ready yet */
@@ -180,7 +185,7 @@ struct work_table {
     struct list
         *attempts; /* [attempt_mask + 1] all but the free ones, by their attempt's low bits */
     uint32_t attempt_mask;
-    void *memory[5];
+    void *memory[6];
 };
 
 enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,

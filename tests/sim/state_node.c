@@ -30,7 +30,7 @@ static void state_work(const struct work *work, struct print *print)
     memset(&plain.attempt_link, 0, sizeof plain.attempt_link);
     memset(&plain.waiter.link, 0, sizeof plain.waiter.link);
     plain.life = 0;
-    plain.tokens = plain.pages = plain.swap_pages = NULL;
+    plain.tokens = plain.pages = plain.swap_pages = plain.stuck_pages = NULL;
     plain.bias = NULL;
     plain.stop_ids = NULL;
     plain.table = NULL;
@@ -40,6 +40,7 @@ static void state_work(const struct work *work, struct print *print)
     print_bytes(print, "all", &plain, sizeof plain);
     print_bytes(print, "tokens", work->tokens, work_total(work) * sizeof *work->tokens);
     print_bytes(print, "pages", work->pages, work->page_count * sizeof *work->pages);
+    print_bytes(print, "stuck", work->stuck_pages, work->stuck_count * sizeof *work->stuck_pages);
     print_bytes(print, "swap", work->swap_pages, work->swap_count * sizeof *work->swap_pages);
 }
 
