@@ -17,7 +17,8 @@
     X(KEPT_OUTSIDE_CACHE, "what a receiver verified is kept where nobody finds it")                \
     X(NO_FRESH_HEARTBEAT, "a node gets work after a give-up without having beaten since")          \
     X(OUTLIVES_ENDPOINT, "a link's end does not end its transfers")                                \
-    X(ROUTER_WAITS, "the router waits for a node whose queue is full")
+    X(ROUTER_WAITS, "the router waits for a node whose queue is full")                             \
+    X(STOPS_LATE, "a node works on for seconds after its router has given it up")
 
 enum plant {
     PLANT_NOTHING,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plant.h"
 #include "base/random.h"
 #include "base/sm.h"
 #include "base/wire_version.h"
@@ -185,6 +186,7 @@ static void welcomed(struct registration *r, const Baton__Node__V1__Welcome *wel
     loop_timer_stop(&r->timer);
     r->heartbeat_ns = (welcome->heartbeat_ms ? welcome->heartbeat_ms : 250) * NS_PER_MS;
     r->stop_after_ns = (welcome->stop_after_ms ? welcome->stop_after_ms : 2000) * NS_PER_MS;
+    PLANT_DO(STOPS_LATE, r->stop_after_ns += 2 * NS_PER_S);
     r->backoff_ns = r->options.backoff_min_ns;
     /* The first heartbeat goes out at once, and until one is answered its time counts. Not Register's: that may have waited
      * for seconds in a channel that had no router to talk to. */

@@ -92,7 +92,9 @@ static void plant_and_find(enum plant plant, const struct explore_config *config
     }
 EXPLORED_TABLE(X)
 #undef X
-/* One for each: the table has as many lines as faults can be planted. */
+/* What breaks the order of deadlines needs seconds that pass while something computes, and here time passes only when nothing can move:
+ * STOPS_LATE is for the storms alone. */
+enum { STORMS_ALONE = 1 };
 #define X(...) +1
-_Static_assert(0 EXPLORED_TABLE(X) == PLANT_COUNT - 1, "each fault is looked for");
+_Static_assert(0 EXPLORED_TABLE(X) == PLANT_COUNT - 1 - STORMS_ALONE, "each fault is looked for");
 #undef X
