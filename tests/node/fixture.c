@@ -312,7 +312,7 @@ static void engine_woken(void *context)
 
 static void node_make(struct fixture *fixture, int i, const struct fixture_options *o, int port)
 {
-    static char names[FIXTURE_NODES][16];
+    static char names[FIXTURE_NODES][sizeof "node-" + 3 * sizeof(int)];
     struct err err = ERR_INIT;
     snprintf(names[i], sizeof names[i], "node-%d", i);
     struct engine_options engine = {.backend = o->backend ? o->backend : "cpu",
