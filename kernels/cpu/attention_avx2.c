@@ -112,6 +112,7 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
     uint32_t i = 0;
     for (int r = 0; r < runs; r++) {
         const uint8_t *ahead = v[r];
+#pragma GCC unroll 2
         for (uint32_t end = i + source->dim / (uint32_t)runs; i < end;
              i++, at += source->k_stride) {
             if (fetching) {
@@ -166,6 +167,7 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
         uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
         const uint8_t *v = block->v[r] + lane * element;
         const uint8_t *rows = ahead->k_rows[r] + lane / 4 * source->k_step;
+#pragma GCC unroll 4
         for (uint32_t j = 0; j < positions; j++, v += stride) {
             if (fetching && nv >= 4 && j % 2 == 0)
 #pragma GCC unroll 2
