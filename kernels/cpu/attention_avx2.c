@@ -240,7 +240,7 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
         const struct block *ahead, uint32_t count)                                         \
     {                                                                                      \
         if (count < ATTENTION_BLOCK)                                                       \
-            attend_block(nq, half, false, source, chunk, block, ahead, count);             \
+            attend_block(nq, half, false, source, chunk, block, block, count);             \
         else if (ahead)                                                                    \
             attend_block(nq, half, true, source, chunk, block, ahead, ATTENTION_BLOCK);    \
         else                                                                               \
