@@ -4,10 +4,14 @@
 #include "tests/engine/harness.h"
 #include "tests/test.h"
 
-enum { JOBS = 16, ANSWER = 10 };
-
+#ifdef BATON_SANITIZED /* which looks at memory: prompts on both sides of an edge are enough */
+enum { JOBS = 11, FEW = 9, ANSWER = 5 };
+static const uint32_t prompt_counts[JOBS] = {1, 2, 15, 16, 17, 31, 33, 64, 65, 129, 200};
+#else
+enum { JOBS = 16, FEW = 11, ANSWER = 10 };
 static const uint32_t prompt_counts[JOBS] = {1,  2,  15,  16,  17,  31, 63,  64,
                                              65, 97, 127, 128, 129, 33, 200, 333};
+#endif
 
 static struct engine_options base_options(enum kern_compute compute, enum kern_kv_type kv_type)
 {
@@ -110,9 +114,9 @@ TEST(invariance, plain_is_the_definition)
     struct engine_options options = base_options(0, 0);
     options.isa = "auto";
     check_together(KERN_COMPUTE_F32, KERN_KV_F32, options, base_run(), 9, "isa f32 kv f32");
-    check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, base_run(), 11, "isa int8 kv f16");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_F16, options, base_run(), FEW, "isa int8 kv f16");
     check_together(KERN_COMPUTE_F32, KERN_KV_F16, options, base_run(), 8, "isa f32 kv f16");
-    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, base_run(), 11, "isa int8 kv int8");
+    check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, base_run(), FEW, "isa int8 kv int8");
     options.isa = "plain";
     check_together(KERN_COMPUTE_INT8, KERN_KV_F32, options, (struct run_options){.chunk = 20}, 9,
                    "plain together");
