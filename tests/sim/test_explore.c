@@ -22,7 +22,7 @@
     X(mixed_boast, LIGHT, .roles = "mm", .requests = {{5, 3}, {5, 3}}, .request_count = 2,        \
       .boast = true, SMALL, .states_max = 10000)                                                  \
     /* the next turn of a conversation, whose pages D has and P fetches */                        \
-    X(next_turn, LIGHT, .roles = "pd", .requests = {{3, 6}, {9, 2}}, .request_count = 2,          \
+    X(next_turn, HEAVY, .roles = "pd", .requests = {{3, 6}, {9, 2}}, .request_count = 2,          \
       .next_turn = true, .pages = 4, .layers = 1, .page_tokens = 4, .steps_in_flight = 1,         \
       .states_max = 20000)                                                                        \
     /* everything that can go wrong, once, at every step of a hand-off */                         \
