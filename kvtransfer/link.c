@@ -565,7 +565,7 @@ enum status kv_links_create(const struct kv_links_options *options,
     o->expect_ns = o->expect_ns ? o->expect_ns : 3 * NS_PER_S;
     o->quarantine_ns = o->quarantine_ns ? o->quarantine_ns : NS_PER_S;
     if (!o->called_ns && o->reopen_ns)
-        o->called_ns = 4 * NS_PER_S;
+        o->called_ns = 20 * NS_PER_S;
     if (events)
         links->events = *events;
     links->incarnation = own_incarnation;

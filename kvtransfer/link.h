@@ -17,7 +17,8 @@
  *
  * Of a pair the node with the smaller incarnation calls; the other makes its endpoint when it hears the first HELLO, and so gets one
  * on the connection that is there. Two that called each other at a time had UCX end a process when one of them died just then
- * (an answer of its wire-up, queued behind a connect that fails). Where no call comes, the other one calls after all.
+ * (an answer of its wire-up, queued behind a connect that fails); so did, once, a network that was cut and mended. Where no call
+ * comes for long, as behind a wall that only lets the other one out, that one calls after all.
  *
  * Parked states: CONNECTING says HELLO again every 500 ms, and fails when for `stall_ns` nothing has come; CLOSING waits for the
  * endpoint's own operations, for a second at most, then the endpoint is quarantined (its operations' memory stays pinned until the
@@ -76,7 +77,7 @@ struct kv_links_options {
     /* With pieces in flight: so long without sleep for the next event, as long as it comes. 0: never. */
     uint64_t wait_ns;
     uint64_t
-        called_ns; /* the same where the peer is to call; 0: 4 s, or never when reopen_ns is 0 */
+        called_ns; /* the same where the peer is to call; 0: 20 s, or never when reopen_ns is 0 */
 };
 
 struct kv_links_events {

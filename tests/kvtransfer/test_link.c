@@ -283,7 +283,8 @@ TEST(link, of_a_pair_one_calls_and_the_other_answers)
 
 TEST(link, where_no_call_comes_the_other_one_calls_after_all)
 {
-    pair_begin(&(struct rig_options){.links = {.reopen_ns = 500 * NS_PER_MS}});
+    pair_begin(
+        &(struct rig_options){.links = {.reopen_ns = 500 * NS_PER_MS, .called_ns = 4 * NS_PER_S}});
     xfer_hub_cut(p.xfer, d.xfer, true); /* as behind a wall that lets only one side in */
     p_to_d = rig_link(&p, &d);
     d_to_p = rig_link(&d, &p);
@@ -301,7 +302,8 @@ TEST(link, where_no_call_comes_the_other_one_calls_after_all)
 /* A transfer that came to nothing without any operation failing: the pair meets again, under the same epoch when it can. */
 TEST(link, a_doubted_link_is_up_again_with_the_peers_next_word)
 {
-    pair_begin(&(struct rig_options){.links = {.reopen_ns = 500 * NS_PER_MS}});
+    pair_begin(
+        &(struct rig_options){.links = {.reopen_ns = 500 * NS_PER_MS, .called_ns = 4 * NS_PER_S}});
     p_to_d = rig_link(&p, &d);
     d_to_p = rig_link(&d, &p);
     pair_turns(5);
