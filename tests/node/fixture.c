@@ -6,7 +6,11 @@
 #include "base/random.h"
 #include "proto/wire.h"
 
+#ifdef BATON_SANITIZED
+static const uint64_t patience_ns = 100 * NS_PER_S;
+#else
 static const uint64_t patience_ns = 20 * NS_PER_S;
+#endif
 
 /* --- the router --- */
 

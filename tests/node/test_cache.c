@@ -266,6 +266,14 @@ static bool nothing_stuck(struct fixture *fixture, void *context)
     return !pool_count(&fixture->nodes[0]->pool, POOL_QUARANTINED);
 }
 
+/* Whether node 0's attempt 2 has ended; `context`: the most pages that were quarantined there meanwhile. */
+static bool ended_watched(struct fixture *fixture, void *context)
+{
+    uint32_t *most = context, now = pool_count(&fixture->nodes[0]->pool, POOL_QUARANTINED);
+    *most = now > *most ? now : *most;
+    return fixture->heard[0][2].reports[REPORT(ENDED)] > 0;
+}
+
 /* A fetch that stops half-way, in every way that there is: what came counts, the rest is computed, the answer is the same. */
 static void fetch_broken(const char *backend)
 {
@@ -309,7 +317,8 @@ static void fetch_broken(const char *backend)
         if (way == CUT) /* what is under way never comes */
             xfer_hub_cut(fixture->xfers[1], fixture->xfers[0], true);
         xfer_hub_set_automatic(fixture->hub, true);
-        fixture_wait_ended(fixture, 0, 2);
+        uint32_t quarantined = 0;
+        fixture_until(fixture, ended_watched, &quarantined, "an attempt to end");
         const struct heard *heard = &fixture->heard[0][2];
         xfer_hub_set_faults(fixture->hub, &(struct xfer_faults){0});
         heard_equal(heard, cold(fixture, assign), ANSWER);
@@ -317,15 +326,20 @@ static void fetch_broken(const char *backend)
         CHECK_MSG(heard->cached_tokens < 192, "way %d: %u tokens came", way, heard->cached_tokens);
         if (way == NEVER)
             CHECK_INT(heard->cached_tokens, 0);
-        if (way == FLIPS)
-            CHECK(got->checksum_failures > 0);
+        if (way == FLIPS) { /* pieces, or else the frames that ask for them */
+            const struct kv_counters *asked = kv_links_counters(fixture->nodes[1]->links);
+            CHECK(got->checksum_failures + got->stale[KV_FRAME_NONE] + asked->stale[KV_FRAME_NONE] >
+                  0);
+        }
         uint64_t fetched = (uint64_t)metric_value(fixture->nodes[0]->counted.fetches[0]) +
                            (uint64_t)metric_value(fixture->nodes[0]->counted.fetches[1]);
         CHECK_INT(fetched, 1);
         if (way ==
             CUT) { /* a receive that did not end: other pages took the place of its own, until it did */
             CHECK_INT(heard->reports[REPORT(DROPPED)], 0);
-            CHECK(pool_count(&fixture->nodes[0]->pool, POOL_QUARANTINED) > 0);
+            CHECK(
+                quarantined >
+                0); /* on a slow machine the link is given up before all is computed, and they are back */
             xfer_hub_cut(fixture->xfers[1], fixture->xfers[0], false);
             fixture_until(fixture, nothing_stuck, NULL, "the receive's end");
         }
