@@ -153,7 +153,8 @@ static enum status weights_create(struct kern_device *device, const struct kern_
                                           .compute = cpu_device_of(device)->compute,
                                           .out_rows = desc->rows,
                                           .in_cols = desc->columns,
-                                          .data = desc->data};
+                                          .data = desc->data,
+                                          .store = &cpu_device_of(device)->store};
     enum status status = cpu_weights_create(&options, &weights->weights, err);
     if (status != STATUS_OK) {
         free(weights);
@@ -214,6 +215,7 @@ static void device_close(struct kern_device *device_base)
         return;
     assert(device->region_count == 0);
     free(device->regions);
+    cpu_store_finish(&device->store);
     pthread_mutex_destroy(&device->mutex);
     free(device);
 }

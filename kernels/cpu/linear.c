@@ -94,7 +94,8 @@ static enum status pack(struct cpu_weights *weights, const struct cpu_weights_op
         size_t panel_bytes = weights->blocks * cpu_form_record_bytes(run->form);
         if (run->panels == 0)
             continue;
-        run->records = take_zeroed(run->panels * panel_bytes);
+        run->records = weights->stored ? cpu_store_take(options->store, run->panels * panel_bytes)
+                                       : take_zeroed(run->panels * panel_bytes);
         if (!run->records)
             return err_set(err, STATUS_MEMORY, "no memory for %zu bytes of weights",
                            run->panels * panel_bytes);
@@ -121,6 +122,7 @@ enum status cpu_weights_create(const struct cpu_weights_options *options,
         weights->in_cols = options->in_cols;
         weights->blocks = options->in_cols / KERN_BLOCK;
         weights->file = options->data;
+        weights->stored = options->store != NULL;
         status = check_rows(weights, options, wild, err);
         if (status == STATUS_OK)
             status = pack(weights, options, wild, err);
@@ -141,8 +143,10 @@ void cpu_weights_destroy(struct cpu_weights *weights)
 {
     if (!weights)
         return;
-    free(weights->run[0].records);
-    free(weights->run[1].records);
+    if (!weights->stored) {
+        free(weights->run[0].records);
+        free(weights->run[1].records);
+    }
     free(weights->slot_row);
     free(weights->slot_scale);
     free(weights);

@@ -19,6 +19,7 @@
 
 #include "base/err.h"
 #include "kernels/cpu/quant.h"
+#include "kernels/cpu/store.h"
 
 enum { CPU_PANEL = 16 }; /* outputs a panel */
 
@@ -31,6 +32,8 @@ struct cpu_weights_options {
     size_t in_cols;   /* k, > 0, a multiple of 32, at most 2^20 */
     const void *data; /* [out_rows] rows as the file holds them, any alignment; for cpu_weights_row
                          alone they must stay mapped while the weights live */
+    struct cpu_store *
+        store; /* where the panels are to lie, until it is finished; NULL: in memory of their own */
 };
 
 /* Repacks one matrix. STATUS_FORMAT when a scale, minimum or float weight is not finite (the

@@ -63,6 +63,7 @@ struct cpu_weights {
     size_t float_rows; /* rows in run 1 */
     const uint8_t *file;
     struct cpu_panel_run run[2];
+    bool stored;       /* the runs' records lie in a store, not in memory of their own */
     int32_t *slot_row; /* [panels][16]: the output of a slot, or -1 */
     float *slot_scale; /* [panels][16]: E32's D */
 };

@@ -32,6 +32,7 @@ struct model {
     struct cpu_weights *weights[LAYERS * MATRICES];
     size_t count;
     double bytes, products; /* of one pass of one row */
+    struct cpu_store store; /* as a device's */
     void *file;
 };
 
@@ -78,8 +79,12 @@ static void model_add(struct model *model, enum kern_weight_type type, enum kern
                       size_t rows, size_t cols)
 {
     struct err err = ERR_INIT;
-    struct cpu_weights_options options = {
-        .type = type, .compute = compute, .out_rows = rows, .in_cols = cols, .data = model->file};
+    struct cpu_weights_options options = {.type = type,
+                                          .compute = compute,
+                                          .out_rows = rows,
+                                          .in_cols = cols,
+                                          .data = model->file,
+                                          .store = &model->store};
     if (cpu_weights_create(&options, &model->weights[model->count], &err) != STATUS_OK)
         die(err.message);
     model->bytes += (double)cpu_weights_bytes(model->weights[model->count++]);
@@ -107,6 +112,7 @@ static void model_free(struct model *model)
 {
     for (size_t i = 0; i < model->count; i++)
         cpu_weights_destroy(model->weights[i]);
+    cpu_store_finish(&model->store);
     free(model->file);
 }
 

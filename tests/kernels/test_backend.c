@@ -106,6 +106,29 @@ TEST(backend, lists_of_processors)
     CHECK(strstr(err.message, "threads: 2"));
 }
 
+TEST(backend, a_store_gives_zeros_that_nobody_else_has)
+{
+    enum { PIECES = 60 };
+    struct cpu_store store = {0};
+    uint8_t *pieces[PIECES];
+    size_t sizes[PIECES];
+    for (size_t i = 0; i < PIECES; i++) {
+        sizes[i] = i == 30 ? (size_t)70 << 20 : 1 + i * i * 997; /* one is larger than a chunk */
+        pieces[i] = cpu_store_take(&store, sizes[i]);
+        CHECK(pieces[i] != NULL && (uintptr_t)pieces[i] % 64 == 0);
+        CHECK(pieces[i][0] == 0 && pieces[i][sizes[i] - 1] == 0);
+        memset(pieces[i], (int)i + 1, sizes[i]);
+    }
+    for (size_t i = 0; i < PIECES; i++)
+        CHECK(pieces[i][0] == i + 1 && pieces[i][sizes[i] / 2] == i + 1 &&
+              pieces[i][sizes[i] - 1] == i + 1);
+    CHECK(cpu_store_take(&store, SIZE_MAX) == NULL);
+    CHECK(cpu_store_take(&store, SIZE_MAX / 4) == NULL);
+    cpu_store_finish(&store);
+    CHECK(cpu_store_take(&store, 1) != NULL); /* empty, and as good as new */
+    cpu_store_finish(&store);
+}
+
 struct firing {
     _Atomic int count;
     int order;
