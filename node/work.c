@@ -2,8 +2,9 @@
 #include "node/work.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/huge.h"
 
 static const struct sm_state states[] = {
     [WORK_FREE] = {"free", SM_TO(WORK_WAITING) | SM_TO(WORK_HOLDING)},
@@ -70,16 +71,16 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
         list_init(&table->states[state]);
     while (table->attempt_mask < count)
         table->attempt_mask = table->attempt_mask * 2 + 1;
-    table->works = aligned_alloc(_Alignof(struct work), count * sizeof *table->works);
-    table->attempts = calloc(table->attempt_mask + 1, sizeof *table->attempts);
-    uint32_t *tokens = table->memory[0] = calloc((size_t)count * tokens_max, sizeof *tokens);
-    uint32_t *pages = table->memory[1] = calloc((size_t)count * pages_max, sizeof *pages);
+    table->works = huge_alloc(count, sizeof *table->works);
+    table->attempts = huge_alloc(table->attempt_mask + 1, sizeof *table->attempts);
+    uint32_t *tokens = table->memory[0] = huge_alloc((size_t)count * tokens_max, sizeof *tokens);
+    uint32_t *pages = table->memory[1] = huge_alloc((size_t)count * pages_max, sizeof *pages);
     struct sampling_bias *bias = table->memory[2] =
-        calloc((size_t)count * SAMPLING_LOGIT_BIAS_MAX, sizeof *bias);
+        huge_alloc((size_t)count * SAMPLING_LOGIT_BIAS_MAX, sizeof *bias);
     uint32_t *stops = table->memory[3] =
-        calloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
-    uint32_t *swaps = table->memory[4] = calloc((size_t)count * pages_max, sizeof *swaps);
-    uint32_t *stuck = table->memory[5] = calloc((size_t)count * pages_max, sizeof *stuck);
+        huge_alloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
+    uint32_t *swaps = table->memory[4] = huge_alloc((size_t)count * pages_max, sizeof *swaps);
+    uint32_t *stuck = table->memory[5] = huge_alloc((size_t)count * pages_max, sizeof *stuck);
     if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops || !swaps ||
         !stuck)
         return STATUS_MEMORY;
@@ -103,10 +104,10 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
 
 void work_table_finish(struct work_table *table)
 {
-    free(table->works);
-    free(table->attempts);
+    huge_free(table->works);
+    huge_free(table->attempts);
     for (int i = 0; i < 6; i++)
-        free(table->memory[i]);
+        huge_free(table->memory[i]);
     *table = (struct work_table){0};
 }
 

@@ -2,8 +2,8 @@
 #include "sched/pool.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
+#include "base/huge.h"
 #include "base/plant.h"
 
 static const struct sm_state states[] = {
@@ -24,8 +24,7 @@ enum status pool_init(struct pool *pool, uint32_t total)
                           .idle_head = POOL_PAGE_NONE,
                           .idle_tail = POOL_PAGE_NONE};
     list_init(&pool->waiters);
-    size_t bytes = ((total ? total : 1) * sizeof *pool->pages + 63) & ~(size_t)63;
-    pool->pages = aligned_alloc(64, bytes);
+    pool->pages = huge_alloc(total, sizeof *pool->pages);
     if (!pool->pages)
         return STATUS_MEMORY;
     for (uint32_t i = 0; i < total; i++)
@@ -40,7 +39,7 @@ enum status pool_init(struct pool *pool, uint32_t total)
 
 void pool_finish(struct pool *pool)
 {
-    free(pool->pages);
+    huge_free(pool->pages);
     pool->pages = NULL;
 }
 

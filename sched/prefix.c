@@ -6,21 +6,13 @@
 #include "sched/prefix.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/huge.h"
 
 enum { GONE_MAX = 4096, AHEAD = 8 /* blocks whose lines are asked for together */ };
 
 _Static_assert(sizeof(struct prefix_entry) == 64, "an entry is one line of the cache");
-
-static void *lines_take(size_t bytes)
-{
-    size_t rounded = (bytes + 63) & ~(size_t)63;
-    void *lines = aligned_alloc(64, rounded);
-    if (lines)
-        memset(lines, 0, rounded);
-    return lines;
-}
 
 static void slots_clear(struct prefix *prefix)
 {
@@ -39,13 +31,13 @@ enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_
         slots *= 2;
     prefix->slot_mask = (uint32_t)(slots - 1);
     /* each entry lies in one line of the processor's cache, and so do the ids of a page of 16 */
-    prefix->entries = lines_take(total * sizeof *prefix->entries);
-    prefix->ids = lines_take(total * page_tokens * sizeof *prefix->ids);
-    prefix->slots = lines_take(slots * sizeof *prefix->slots);
-    prefix->heap = calloc(total, sizeof *prefix->heap);
-    prefix->added = calloc(total, sizeof *prefix->added);
-    prefix->gone = calloc(prefix->gone_max, sizeof *prefix->gone);
-    prefix->path = calloc(total, sizeof *prefix->path);
+    prefix->entries = huge_alloc(total, sizeof *prefix->entries);
+    prefix->ids = huge_alloc(total * page_tokens, sizeof *prefix->ids);
+    prefix->slots = huge_alloc(slots, sizeof *prefix->slots);
+    prefix->heap = huge_alloc(total, sizeof *prefix->heap);
+    prefix->added = huge_alloc(total, sizeof *prefix->added);
+    prefix->gone = huge_alloc(prefix->gone_max, sizeof *prefix->gone);
+    prefix->path = huge_alloc(total, sizeof *prefix->path);
     if (!prefix->entries || !prefix->ids || !prefix->slots || !prefix->heap || !prefix->added ||
         !prefix->gone || !prefix->path)
         return STATUS_MEMORY;
@@ -57,13 +49,13 @@ enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_
 
 void prefix_finish(struct prefix *prefix)
 {
-    free(prefix->entries);
-    free(prefix->ids);
-    free(prefix->slots);
-    free(prefix->heap);
-    free(prefix->added);
-    free(prefix->gone);
-    free(prefix->path);
+    huge_free(prefix->entries);
+    huge_free(prefix->ids);
+    huge_free(prefix->slots);
+    huge_free(prefix->heap);
+    huge_free(prefix->added);
+    huge_free(prefix->gone);
+    huge_free(prefix->path);
     *prefix = (struct prefix){0};
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/huge.h"
 #include "kernels/cpu/attention.h"
 
 enum {
@@ -18,11 +19,6 @@ enum {
 };
 
 /* --- creation --- */
-
-static void *array_create(size_t count, size_t bytes)
-{
-    return calloc(count ? count : 1, bytes);
-}
 
 enum status cpu_step_create(struct kern_device *device, const struct kern_step_caps *caps,
                             uint32_t runs, struct kern_step **step_out)
@@ -34,20 +30,20 @@ enum status cpu_step_create(struct kern_device *device, const struct kern_step_c
     struct kern_step *base = &step->base;
     base->caps = *caps;
     base->sum_runs = runs;
-    base->tokens = array_create(caps->rows_max, sizeof *base->tokens);
-    base->positions = array_create(caps->rows_max, sizeof *base->positions);
-    base->row_seqs = array_create(caps->rows_max, sizeof *base->row_seqs);
-    base->seqs = array_create(caps->seqs_max, sizeof *base->seqs);
-    base->blocks = array_create(caps->blocks_max, sizeof *base->blocks);
-    base->samples = array_create(caps->samples_max, sizeof *base->samples);
-    base->sum_pages = array_create(caps->sums_max, sizeof *base->sum_pages);
-    base->sum_seqs = array_create(caps->sums_max, sizeof *base->sum_seqs);
-    base->outs = array_create(caps->samples_max, sizeof *base->outs);
-    base->sums = array_create((size_t)runs * caps->sums_max, sizeof *base->sums);
-    step->row_tokens = array_create(caps->rows_max, sizeof *step->row_tokens);
-    step->row_bad = array_create(caps->rows_max, 1);
-    step->seq_dead = array_create(caps->seqs_max, 1);
-    step->tiles = array_create(caps->rows_max, sizeof *step->tiles);
+    base->tokens = huge_alloc(caps->rows_max, sizeof *base->tokens);
+    base->positions = huge_alloc(caps->rows_max, sizeof *base->positions);
+    base->row_seqs = huge_alloc(caps->rows_max, sizeof *base->row_seqs);
+    base->seqs = huge_alloc(caps->seqs_max, sizeof *base->seqs);
+    base->blocks = huge_alloc(caps->blocks_max, sizeof *base->blocks);
+    base->samples = huge_alloc(caps->samples_max, sizeof *base->samples);
+    base->sum_pages = huge_alloc(caps->sums_max, sizeof *base->sum_pages);
+    base->sum_seqs = huge_alloc(caps->sums_max, sizeof *base->sum_seqs);
+    base->outs = huge_alloc(caps->samples_max, sizeof *base->outs);
+    base->sums = huge_alloc((size_t)runs * caps->sums_max, sizeof *base->sums);
+    step->row_tokens = huge_alloc(caps->rows_max, sizeof *step->row_tokens);
+    step->row_bad = huge_alloc(caps->rows_max, 1);
+    step->seq_dead = huge_alloc(caps->seqs_max, 1);
+    step->tiles = huge_alloc(caps->rows_max, sizeof *step->tiles);
     if (!base->tokens || !base->positions || !base->row_seqs || !base->seqs || !base->blocks ||
         !base->samples || !base->sum_pages || !base->sum_seqs || !base->outs || !base->sums ||
         !step->row_tokens || !step->row_bad || !step->seq_dead || !step->tiles) {
@@ -68,7 +64,7 @@ void cpu_step_destroy(struct kern_step *base)
                             base->outs,     base->sums,      step->row_tokens, step->row_bad,
                             step->seq_dead, step->tiles};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        free(arrays[i]);
+        huge_free(arrays[i]);
     free(step);
 }
 

@@ -3,16 +3,14 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
-enum { HUGE_BYTES = 2 << 20, CHUNK_BYTES = 64 << 20, ALIGNMENT = 64 };
+#include "base/huge.h"
+
+enum { CHUNK_BYTES = 64 << 20, ALIGNMENT = 64 };
 
 struct cpu_store_chunk {
     struct cpu_store_chunk *next;
-    void *
-        mapping; /* [mapping_bytes], of which the part from `data` on, a multiple of HUGE_BYTES, is given out */
-    size_t mapping_bytes;
-    uint8_t *data;
+    uint8_t *data; /* [bytes] */
     size_t bytes, used;
 };
 
@@ -23,16 +21,11 @@ static struct cpu_store_chunk *chunk_create(size_t bytes)
     if (!chunk)
         return NULL;
     chunk->bytes = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
-    chunk->mapping_bytes = chunk->bytes + HUGE_BYTES;
-    chunk->mapping = mmap(NULL, chunk->mapping_bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (chunk->mapping == MAP_FAILED) {
+    chunk->data = huge_alloc(chunk->bytes, 1);
+    if (!chunk->data) {
         free(chunk);
         return NULL;
     }
-    uintptr_t at = (uintptr_t)chunk->mapping;
-    chunk->data = (uint8_t *)chunk->mapping + (HUGE_BYTES - at % HUGE_BYTES) % HUGE_BYTES;
-    (void)madvise(chunk->data, chunk->bytes, MADV_HUGEPAGE); /* a hint only */
     return chunk;
 }
 
@@ -59,7 +52,7 @@ void cpu_store_finish(struct cpu_store *store)
     while (store->chunks) {
         struct cpu_store_chunk *chunk = store->chunks;
         store->chunks = chunk->next;
-        munmap(chunk->mapping, chunk->mapping_bytes);
+        huge_free(chunk->data);
         free(chunk);
     }
 }

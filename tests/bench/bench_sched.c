@@ -23,6 +23,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/huge.h"
 #include "decode_node/decode.h"
 #include "kvtransfer/memory.h"
 #include "node/node.h"
@@ -188,41 +189,42 @@ static void policy_step(struct policy *p)
 
 static void policy_run(struct bench *bench)
 {
-    static struct policy p;
+    struct policy *p = huge_alloc(1, sizeof *p); /* as a node keeps its tables */
     static double us[STEPS];
     uint8_t key[PREFIX_KEY_BYTES] = {1};
-    if (pool_init(&p.pool, POOL) || prefix_init(&p.prefix, &p.pool, PAGE_TOKENS, key))
+    if (!p || pool_init(&p->pool, POOL) || prefix_init(&p->prefix, &p->pool, PAGE_TOKENS, key))
         die("no memory");
     for (uint32_t i = 0; i < SEQUENCES; i++) {
-        p.order[i] = i;
-        p.sequences[i].pages = p.pages[i];
-        p.sequences[i].ids = p.ids[i];
+        p->order[i] = i;
+        p->sequences[i].pages = p->pages[i];
+        p->sequences[i].ids = p->ids[i];
         for (uint32_t k = PROMPT; k < PROMPT + ANSWER; k++)
-            p.ids[i][k] = random_u32() % 50000;
-        admit(&p, i);
+            p->ids[i][k] = random_u32() % 50000;
+        admit(p, i);
         /* answers in every stage, so that in each step some cross a page and some end */
-        struct sequence *s = &p.sequences[i];
+        struct sequence *s = &p->sequences[i];
         s->total += i * ANSWER / SEQUENCES;
         s->rows = s->total - 1;
         while (s->total > s->page_count * PAGE_TOKENS)
-            take(&p, s, i, 1);
-        publish(&p, s, i);
+            take(p, s, i, 1);
+        publish(p, s, i);
     }
     for (int step = -WARM_STEPS; step < STEPS; step++) {
         double begin = thread_us();
-        policy_step(&p);
+        policy_step(p);
         if (step >= 0)
             us[step] = thread_us() - begin;
     }
-    if (!prefix_consistent(&p.prefix))
+    if (!prefix_consistent(&p->prefix))
         die("the index is not consistent");
     bench_add(bench, &(struct bench_record){.id = "sched1024",
                                             .value = median(us, STEPS),
                                             .unit = "us/step",
                                             BENCH_LIMIT("a step's bound, us", limit_us),
                                             .lower_is_better = true});
-    prefix_finish(&p.prefix);
-    pool_finish(&p.pool);
+    prefix_finish(&p->prefix);
+    pool_finish(&p->pool);
+    huge_free(p);
 }
 
 /* --- a node --- */
