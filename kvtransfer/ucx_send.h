@@ -1,4 +1,6 @@
-/* A way around one fault of UCX 1.13. While an endpoint wires up, its first messages wait in a queue until the TCP
+/* Ways around two faults of UCX 1.13.
+ *
+ * The first: while an endpoint wires up, its first messages wait in a queue until the TCP
  * connection is acknowledged. If that connection has been reset by then, sending from within the queue fails, and a check
  * of the queue that Debian's build compiles in (`wireup_ep->pending_count == 0`) ends the process. Nodes that are killed or
  * frozen while others connect to them make such connections, and one death must not bring another. The endpoint may be one
@@ -8,6 +10,12 @@
  * case: inside ucp_worker_progress, on a connection that is reset or closed, it says that the bytes were sent, as the kernel
  * itself would have a moment earlier. UCX then learns of the end where it handles it well: when it reads. Bytes lost so
  * are lost as with any death, and the protocol expects that: only D's DONE is a receipt, everything else has a deadline.
+ *
+ * The second: a peer asks for a connection and dies at once; UCX's answer waits behind a connect of its own, which fails; the answer
+ * is thrown away, and a check of which kinds of message may be thrown away ends the process. UCX 1.14 threw the check out. The
+ * function that has it, ucp_request_send_state_ff, is called through the dynamic linker, so this file defines it too and, in front of
+ * UCX's own, gives such a message a kind that the check lets pass; nothing else looks at it any more. It does so with 1.13 alone, and only where
+ * the message's own function pointer lies where 1.13 keeps it.
  *
  * Owner: the loop thread marks; the mark is the thread's own. */
 #ifndef BATON_KVTRANSFER_UCX_SEND_H
