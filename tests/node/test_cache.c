@@ -278,7 +278,7 @@ static bool ended_watched(struct fixture *fixture, void *context)
 static void fetch_broken(const char *backend)
 {
     enum { END, FLIPS, CUT, KILL, NEVER, WAYS };
-    for (int way = 0; way < WAYS; way++) {
+    for (int way = 0, tries = 0; way < WAYS; way++) {
         struct fixture *fixture = nodes_start(backend, KERN_KV_F32);
         prompt_make(10 + (uint32_t)way);
         struct assign assign = ask(1, 1, 200);
@@ -317,6 +317,7 @@ static void fetch_broken(const char *backend)
         if (way == CUT) /* what is under way never comes */
             xfer_hub_cut(fixture->xfers[1], fixture->xfers[0], true);
         xfer_hub_set_automatic(fixture->hub, true);
+        bool killed = way == KILL;
         uint32_t quarantined = 0;
         fixture_until(fixture, ended_watched, &quarantined, "an attempt to end");
         const struct heard *heard = &fixture->heard[0][2];
@@ -337,13 +338,14 @@ static void fetch_broken(const char *backend)
         if (way ==
             CUT) { /* a receive that did not end: other pages took the place of its own, until it did */
             CHECK_INT(heard->reports[REPORT(DROPPED)], 0);
-            CHECK(
-                quarantined >
-                0); /* on a slow machine the link is given up before all is computed, and they are back */
+            /* by chance nothing may have been under way just then: once more */
+            CHECK_MSG(quarantined > 0 || tries < 7, "nothing was ever under way");
+            if (!quarantined)
+                tries++, way--;
             xfer_hub_cut(fixture->xfers[1], fixture->xfers[0], false);
             fixture_until(fixture, nothing_stuck, NULL, "the receive's end");
         }
-        if (way != KILL) {
+        if (!killed) {
             fixture_end(fixture, 1, 50);
             fixture_check_rest(fixture);
         }
