@@ -33,7 +33,7 @@ from cluster import Cluster, request  # noqa: E402
 STREAMS, LONG_TOKENS, SHORT_TOKENS = 8, 4000, 32
 CONTEXT = 8192
 BATCHES = ((2048, 512), (512, 512), (256, 256), (128, 128), (64, 64))  # -b and -ub of llama-server; the first is its default
-RATIO_MAX, PEER_RATIO_MIN = 1.5, 50
+RATIO_MAX = 1.5
 
 
 def prompt(seed, count):
@@ -226,10 +226,14 @@ def record(name, value, unit="ms", limit_name=None, limit=None, peer_name=None, 
             "share": limit / value if limit else None, "peer_name": peer_name, "peer": peer, "ratio": ratio}
 
 
+def best_of(peers):
+    return max(peers, key=lambda result: result["tokens_per_s"]) if peers else None
+
+
 def records_of(ours, mixed, peers):
     """The peer is the server at its best throughput; what it reaches when its gaps are smallest stands apart."""
     records = []
-    peer = max(peers, key=lambda result: result["tokens_per_s"]) if peers else None
+    peer = best_of(peers)
     for name, result in (("", ours), ("_mixed", mixed)):
         for part in ("p99", "max"):
             value, limit = 1e3 * result[part], 1e3 * RATIO_MAX * result["alone_" + part]
@@ -273,8 +277,7 @@ def main():
     touched = results[0]["touched"], results[1]["touched"]
     print(f"gaps longer than 1.25 x the median alone: {100 * touched[0]:.1f} % (P + D), {100 * touched[1]:.1f} % (mixed)")
     if options.plot:
-        best = max(peers, key=lambda result: result["tokens_per_s"]) if peers else None
-        plot(results + ([best] if best else []), options.plot)
+        plot(results + ([best_of(peers)] if peers else []), options.plot)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(records, file)

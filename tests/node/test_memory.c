@@ -326,7 +326,7 @@ TEST(memory, swapped_out_and_cancelled_a_hundred_times)
     /* the bytes of half of those that were swapped out since would be far more */
     uint64_t swapped = 79 * 8 * engine_info(fixture->engines[0])->page_bytes / 4096;
     /* a sanitizer keeps what was freed for a while; there, what never comes back is for it to say */
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef BATON_SANITIZED
     CHECK_MSG((int64_t)grown < (int64_t)swapped / 2, "grew by %u pages, %u were swapped out",
               (unsigned)grown, (unsigned)swapped);
 #else
