@@ -17,6 +17,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/prefault.h"
 #include "kernels/cpu/quant.h"
 
 /* Whole pages of memory, zero at first, 4096-byte aligned. */
@@ -84,6 +85,7 @@ struct kern_kv {
     struct cpu_device *device;
     struct kern_kv_desc desc;
     struct cpu_region region;
+    struct cpu_prefault prefault; /* of the region */
     uint64_t values_bytes; /* K, or V, of one layer of one page */
     uint64_t scales_bytes; /* their scales; 0 where the type has none */
     uint64_t layer_bytes;  /* 2 (values + scales) */

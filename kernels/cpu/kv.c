@@ -8,6 +8,9 @@
 
 #include "base/checksum.h"
 
+/* Below this, what a pool saves later is not worth a thread. */
+enum { PREFAULT_FROM = 16 << 20 };
+
 enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc *desc,
                           struct kern_kv **kv_out)
 {
@@ -31,7 +34,8 @@ enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc 
         cpu_device_enter(kv->device);
         memset(kv->region.data, 0xff, kv->region.bytes);
         cpu_device_leave(kv->device);
-    }
+    } else if (!kv->device->opaque && kv->region.bytes >= PREFAULT_FROM)
+        cpu_prefault_begin(&kv->prefault, kv->region.data, kv->region.bytes);
     *kv_out = kv;
     return STATUS_OK;
 }
@@ -57,6 +61,7 @@ void cpu_kv_destroy(struct kern_kv *kv)
 {
     if (!kv)
         return;
+    cpu_prefault_end(&kv->prefault);
     cpu_region_destroy(kv->device, &kv->region);
     free(kv);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a long prompt does to the streams of others: eight sequences decode, first alone, then while prompts of 4,000 tokens
-arrive one after another, and every gap between two messages of a stream is measured where a client sees it.
+"""What a long prompt does to the streams of others: eight sequences decode, in turn alone and while a prompt of 4,000 tokens
+is computed and its second token made, and every gap between two messages of a stream is measured where a client sees it. In
+turn, because a step gets longer as its contexts grow: what is compared was measured over the same lengths.
 
     Baton P + D     one thread each, a core    the prompts are computed on P, the streams run on D
     Baton --mixed   one node, two threads      both on one node, prompt chunks beside decode rows
@@ -8,8 +9,7 @@ arrive one after another, and every gap between two messages of a stream is meas
                                                throughput, and the one of the smallest gaps is shown beside it
 
 All three have the same cores, one after another. A run in which a stream was cut (it ended, or lost a token) is void and ends
-the benchmark. At least five per cent of the gaps must be touched: one long prompt follows another without a pause, so all of
-them are.
+the benchmark. A gap counts as beside a prompt if any part of it is: so at least five per cent must be touched, and all are.
 
 usage: bench_gap.py [--json FILE] [--plot FILE.svg] [--seconds N] MODEL
 Environment: as tests/e2e/cluster.py; BATON_LLAMA_BIN, a folder with llama-server (without it there is no peer). --plot needs
@@ -31,6 +31,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cluster import Cluster, request  # noqa: E402
 
 STREAMS, LONG_TOKENS, SHORT_TOKENS = 8, 4000, 32
+LONG_NEW = 2  # tokens that a long prompt asks for: the first is made by P, the second by D from what it was sent
+ALONE_S = 4  # how long the streams are alone between two prompts
 CONTEXT = 8192
 BATCHES = ((2048, 512), (512, 512), (256, 256), (128, 128), (64, 64))  # -b and -ub of llama-server; the first is its default
 RATIO_MAX = 1.5
@@ -77,7 +79,7 @@ class Baton:
                 return
 
     def once(self, ids):
-        self.cluster.generate(request(ids, 1, temperature=0, ignore_eos=True), timeout=600)
+        self.cluster.generate(request(ids, LONG_NEW, temperature=0, ignore_eos=True), timeout=600)
 
 
 class Llama:
@@ -137,22 +139,21 @@ class Llama:
         connection.close()
 
     def once(self, ids):
-        connection, reply = self._ask(ids, 1, False)
+        connection, reply = self._ask(ids, LONG_NEW, False)
         reply.read()
         connection.close()
 
 
-def gaps_between(streams, begin, end):
-    """[(when, seconds)] of the gaps that end within the phase."""
-    found = []
+def gaps_of(streams, spans, begin, end):
+    """[(when it ended, seconds)] of the gaps that end in [begin, end): those that touch one of `spans`, and the others."""
+    beside, alone = [], []
     for stream in streams:
-        for before, after in zip(stream.times, stream.times[1:]):
-            if begin <= after < end:
-                found.append((after, after - before))
-        last = stream.times[-1]
-        if last < end:  # a stream that is silent still: a gap at least this long
-            found.append((end, end - last))
-    return sorted(found)
+        times = stream.times + ([end] if stream.times[-1] < end else [])  # one that is silent still: a gap at least this long
+        for before, after in zip(times, times[1:]):
+            if begin <= after <= end:
+                touched = any(before < span_end and after > span_begin for span_begin, span_end in spans)
+                (beside if touched else alone).append((after, after - before))
+    return sorted(beside), sorted(alone)
 
 
 def quantile(gaps, part):
@@ -175,31 +176,32 @@ def measure(contender, seconds):
         threads[-1].start()
     while not all(len(stream.times) > 8 for stream in streams):
         time.sleep(0.05)
-    alone_begin = time.perf_counter()
-    time.sleep(seconds / 3)
-    alone_end = begin = time.perf_counter()
-    prompts, end, stolen = 0, begin + seconds, stolen_s()
-    while time.perf_counter() < end or prompts < 2:
-        contender.once(prompt(1000 + prompts, LONG_TOKENS))
-        prompts += 1
+    begin, stolen, spans = time.perf_counter(), stolen_s(), []
+    while not spans or spans[-1][1] < begin + seconds:
+        time.sleep(ALONE_S)
+        span_begin = time.perf_counter()
+        contender.once(prompt(1000 + len(spans), LONG_TOKENS))
+        spans.append((span_begin, time.perf_counter()))
+    time.sleep(ALONE_S)
     end, stolen = time.perf_counter(), stolen_s() - stolen
     cut = [stream for stream in streams if stream.ended]
     stop.set()
     for thread in threads:
         thread.join(60)
     assert not cut, f"{contender.name}: a stream ended during the run: it is void"
-    alone, beside = gaps_between(streams, alone_begin, alone_end), gaps_between(streams, begin, end)
-    made = sum(begin <= at < end for stream in streams for at in stream.times)
-    return {"name": contender.name, "begin": begin, "gaps": alone + beside, "alone_begin": alone_begin, "prompts": prompts,
-            "alone_p99": quantile(alone, 0.99), "alone_max": quantile(alone, 1), "p50": quantile(beside, 0.5),
-            "p99": quantile(beside, 0.99), "max": quantile(beside, 1),
-            "touched": sum(gap > 1.25 * quantile(alone, 0.5) for _, gap in beside) / len(beside),
+    beside, alone = gaps_of(streams, spans, begin, end)
+    made = sum(any(span_begin <= at < span_end for span_begin, span_end in spans) for stream in streams for at in stream.times)
+    return {"name": contender.name, "begin": begin, "spans": spans, "gaps": sorted(alone + beside), "prompts": len(spans),
+            "alone_p50": quantile(alone, 0.5), "alone_p99": quantile(alone, 0.99), "alone_max": quantile(alone, 1),
+            "p50": quantile(beside, 0.5), "p99": quantile(beside, 0.99), "max": quantile(beside, 1),
+            "touched": len(beside) / (len(beside) + len(alone)),
             "stolen": stolen / (end - begin) / os.cpu_count(),
-            "tokens_per_s": (made + prompts * LONG_TOKENS) / (end - begin)}
+            "tokens_per_s": (made + len(spans) * (LONG_TOKENS + LONG_NEW)) / sum(after - before for before, after in spans)}
 
 
 def show(result):
-    print(f"{result['name']:28} alone p99 {1e3 * result['alone_p99']:8.1f} max {1e3 * result['alone_max']:8.1f} ms | beside p50 "
+    print(f"{result['name']:28} alone p50 {1e3 * result['alone_p50']:6.1f} p99 {1e3 * result['alone_p99']:6.1f} max "
+          f"{1e3 * result['alone_max']:6.1f} ms | beside p50 "
           f"{1e3 * result['p50']:8.1f} p99 {1e3 * result['p99']:8.1f} max {1e3 * result['max']:8.1f} ms | "
           f"{result['tokens_per_s']:7.1f} tokens/s, {result['prompts']} prompts, {100 * result['stolen']:.1f} % stolen", flush=True)
 
@@ -275,7 +277,7 @@ def main():
         limit = f"{r['limit']:8.1f}" if r["limit"] else ""
         print(f"{r['id']:30} {r['value']:9.1f} {r['unit']:9} {limit:>8} {beside}")
     touched = results[0]["touched"], results[1]["touched"]
-    print(f"gaps longer than 1.25 x the median alone: {100 * touched[0]:.1f} % (P + D), {100 * touched[1]:.1f} % (mixed)")
+    print(f"gaps beside a prompt: {100 * touched[0]:.1f} % (P + D), {100 * touched[1]:.1f} % (mixed)")
     if options.plot:
         plot(results + ([best_of(peers)] if peers else []), options.plot)
     if options.json:

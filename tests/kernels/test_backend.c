@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -46,6 +47,58 @@ TEST(backend, pool_does_each_item_once)
         }
         cpu_pool_destroy(pool);
     }
+}
+
+/* Resident bytes of a mapping, and none of it before. */
+static size_t resident(void *data, size_t bytes)
+{
+    static unsigned char pages[8192];
+    size_t count = 0, unit = (size_t)sysconf(_SC_PAGESIZE);
+    CHECK(bytes / unit <= sizeof pages);
+    CHECK_INT(mincore(data, bytes, pages), 0);
+    for (size_t i = 0; i < bytes / unit; i++)
+        count += pages[i] & 1;
+    return count * unit;
+}
+
+TEST(backend, memory_is_made_real_ahead_and_stays_what_it_was)
+{
+    const size_t bytes = 24 << 20;
+    uint8_t *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(data != MAP_FAILED);
+    data[bytes - 1] = 7; /* somebody was faster */
+    size_t before = resident(data, bytes);
+    struct cpu_prefault prefault = {0};
+    cpu_prefault_begin(&prefault, data, bytes);
+    for (unsigned i = 0; atomic_load(&prefault.done_bytes) < bytes && i < 5000; i++)
+        usleep(2000);
+    cpu_prefault_end(&prefault);
+    size_t done = atomic_load(&prefault.done_bytes);
+    CHECK(done == bytes || done == 0); /* 0: a kernel that cannot, or no memory to spare */
+    CHECK(done == 0 || resident(data, bytes) == bytes);
+    CHECK(resident(data, bytes) >= before);
+    CHECK_INT(data[bytes - 1], 7);
+    for (size_t i = 0; i < bytes - 1; i += 4096)
+        CHECK_INT(data[i], 0);
+    munmap(data, bytes);
+}
+
+TEST(backend, making_memory_real_ends_when_told)
+{
+    const size_t bytes = 1 << 30;
+    uint8_t *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(data != MAP_FAILED);
+    struct cpu_prefault prefault = {0};
+    cpu_prefault_end(&prefault); /* never begun */
+    cpu_prefault_begin(&prefault, data, bytes);
+    cpu_prefault_end(&prefault);
+    size_t done = atomic_load(&prefault.done_bytes);
+    CHECK(done < bytes);
+    usleep(20000);
+    CHECK_INT(atomic_load(&prefault.done_bytes), done);
+    munmap(data, bytes);
 }
 
 TEST(backend, lists_of_processors)
