@@ -2,12 +2,13 @@
 #include "kernels/cpu/prefault.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -17,6 +18,7 @@
 
 enum {
     PIECE_BYTES = 2 << 20,
+    NICENESS = 10,
     REST = 3,         /* times as long as it worked */
     LOOK_PIECES = 16, /* between two looks at the system's memory */
     SPARE_PART = 8,   /* at least this part of the system's memory stays available */
@@ -46,8 +48,7 @@ static bool scarce(void)
 static void *run(void *context)
 {
     struct cpu_prefault *prefault = context;
-    const struct sched_param lowest = {0};
-    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &lowest);
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS); /* this thread's alone, on Linux */
     for (size_t at = 0, pieces = 0; at < prefault->bytes; pieces++) {
         if (atomic_load_explicit(&prefault->stop, memory_order_relaxed) ||
             (pieces % LOOK_PIECES == 0 && scarce()))

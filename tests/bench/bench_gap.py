@@ -3,7 +3,8 @@
 is computed and its second token made, and every gap between two messages of a stream is measured where a client sees it. In
 turn, because a step gets longer as its contexts grow: what is compared was measured over the same lengths.
 
-    Baton P + D     one thread each, a core    the prompts are computed on P, the streams run on D
+    Baton P + D     one thread each, and all   the prompts are computed on P, the streams run on D
+                    of a node on a core of its own
     Baton --mixed   one node, two threads      both on one node, prompt chunks beside decode rows
     llama-server    two threads, -np 9         the same, at each batch size of BATCHES; the peer is the one of the highest
                                                throughput, and the one of the smallest gaps is shown beside it
@@ -33,7 +34,7 @@ from cluster import Cluster, request  # noqa: E402
 STREAMS, LONG_TOKENS, SHORT_TOKENS = 8, 4000, 32
 LONG_NEW = 2  # tokens that a long prompt asks for: the first is made by P, the second by D from what it was sent
 ALONE_S = 4  # how long the streams are alone between two prompts
-CONTEXT = 8192
+CONTEXT, KV_MEMORY = 8192, "1G"
 BATCHES = ((2048, 512), (512, 512), (256, 256), (128, 128), (64, 64))  # -b and -ub of llama-server; the first is its default
 RATIO_MAX = 1.5
 
@@ -55,12 +56,17 @@ class Baton:
     def __init__(self, model, name, **nodes):
         self.name = name
         apart = "prefill" in nodes
-        first, second = map(str, sorted(os.sched_getaffinity(0))[:2])
-        args_of = {"prefill-0": ["--cpus", first], "decode-0": ["--cpus", second]}
-        self.cluster = Cluster(model, node_args=["--threads", "1" if apart else "2", "--kv-memory", "1G"], args_of=args_of, **nodes)
+        self.cluster = Cluster(model, node_args=["--threads", "1" if apart else "2", "--kv-memory", KV_MEMORY], **nodes)
 
     def __enter__(self):
         self.cluster.__enter__()
+        nodes = self.cluster.nodes()
+        if len(nodes) > 1:
+            for node, processor in zip(nodes, sorted(os.sched_getaffinity(0))):
+                for thread in os.listdir(f"/proc/{node.child.pid}/task"):
+                    os.sched_setaffinity(int(thread), {processor})
+        for node in nodes:
+            node.settled_rss_bytes()
         return self
 
     def __exit__(self, *what):

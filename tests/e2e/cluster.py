@@ -176,6 +176,14 @@ class Process:
         with open(f"/proc/{self.child.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
+    def settled_rss_bytes(self):
+        """Once it stands still: a node's pool is made real by and by."""
+        before, now = 0, self.rss_bytes()
+        while now - before > 1 << 20:
+            time.sleep(0.3)
+            before, now = now, self.rss_bytes()
+        return now
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
 

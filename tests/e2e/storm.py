@@ -291,7 +291,7 @@ def cancels(count, seed=1, clients=12, round_of=1000):
                 totals[outcome] = totals.get(outcome, 0) + value
             left -= crowd.outcomes.get("cancelled", 0)
             at_rest(cluster)
-            memory.append([node.rss_bytes() for node in cluster.nodes()])
+            memory.append([node.settled_rss_bytes() for node in cluster.nodes()])
             call = cluster.stream(request([7 + first % 1000] * 500, 150, temperature=0, ignore_eos=True), 60)
             time.sleep(random.Random(first).uniform(0, 0.05))
             call.cancel()

@@ -172,7 +172,7 @@ def test_cancelled_while_they_give_way_a_hundred_times():
                 stream.cancel()
             if i == 15:
                 at_rest(cluster)
-                warm = node.rss_bytes()
+                warm = node.settled_rss_bytes()
         at_rest(cluster)
         assert count(node, "baton_preemptions_total", way="swap") >= 100
         assert node.rss_bytes() - warm < 4 << 20, (warm, node.rss_bytes())

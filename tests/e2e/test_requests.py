@@ -357,7 +357,7 @@ def test_no_leak_after_a_thousand_requests():
                 thread.join()
 
         burst(300)
-        before = {p.name: (p.rss_bytes(), p.descriptors()) for p in cluster.processes.values()}
+        before = {p.name: (p.settled_rss_bytes(), p.descriptors()) for p in cluster.processes.values()}
         burst(1000)
         assert not cluster.settled()
         for p in cluster.processes.values():
