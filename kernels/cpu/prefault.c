@@ -48,6 +48,7 @@ static bool scarce(void)
 static void *run(void *context)
 {
     struct cpu_prefault *prefault = context;
+    (void)pthread_setname_np(pthread_self(), "prefault"); /* so that one sees when it has ended */
     (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICENESS); /* this thread's alone, on Linux */
     for (size_t at = 0, pieces = 0; at < prefault->bytes; pieces++) {
         if (atomic_load_explicit(&prefault->stop, memory_order_relaxed) ||

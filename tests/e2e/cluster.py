@@ -4,6 +4,7 @@ Environment: BATON_BUILD (folder with the programs), BATON_TINY_MODEL and BATON_
 Programs are started directly, not through `baton up`, so that a test can kill, freeze and restart each of them by name.
 """
 import atexit
+import contextlib
 import ctypes
 import os
 import re
@@ -177,12 +178,18 @@ class Process:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
     def settled_rss_bytes(self):
-        """Once it stands still: a node's pool is made real by and by."""
-        before, now = 0, self.rss_bytes()
-        while now - before > 1 << 20:
-            time.sleep(0.3)
-            before, now = now, self.rss_bytes()
-        return now
+        """Once a node's KV pool has been made real (kernels/cpu/prefault.h)."""
+        def names():
+            tasks = f"/proc/{self.child.pid}/task"
+            for task in os.listdir(tasks):
+                with contextlib.suppress(OSError), open(f"{tasks}/{task}/comm") as file:
+                    yield file.read().strip()
+
+        deadline = time.monotonic() + 120
+        while "prefault" in names():
+            assert time.monotonic() < deadline, f"{self.name}: its pool is not real yet"
+            time.sleep(0.1)
+        return self.rss_bytes()
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
