@@ -6,14 +6,15 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/huge.h"
 #include "base/loop.h"
 #include "kvtransfer/sink.h"
 #include "kvtransfer/ucx_device.h"
+#include "kvtransfer/verifier.h"
 
 enum { FILL = 7 };
 static const uint64_t patience_ns = 60 * NS_PER_S;
@@ -95,6 +96,7 @@ struct end {
     struct kv_source *source;
     struct kv_sink *sink;
     struct kv_link *link;
+    struct verifier *verifier; /* the taker's */
     size_t piece_bytes;
     uint8_t *memory;
     bool up, ended, released;
@@ -124,11 +126,16 @@ static void *on_memory(void *context, void *user, struct kv_piece piece, size_t 
     return end->memory + piece.block * end->piece_bytes;
 }
 
+static void on_verified(void *context, const struct verifier_job *job)
+{
+    kv_sink_piece_verified(((struct end *)context)->sink, job->transfer, job->piece, job->good);
+}
+
 static void on_piece(void *context, void *user, uint64_t transfer, struct kv_piece piece,
                      void *memory, size_t bytes, uint64_t checksum)
 {
-    struct end *end = context;
-    kv_sink_piece_verified(end->sink, transfer, piece, kv_checksum(memory, bytes) == checksum);
+    struct verifier_job job = {transfer, piece, memory, bytes, checksum, false};
+    verifier_add(((struct end *)context)->verifier, &job);
 }
 
 static void on_taken(void *context, void *user, const struct kv_sink_result *result)
@@ -207,6 +214,7 @@ static enum status end_start(struct end *end, const struct kv_measure *measure,
 
 static void end_stop(struct end *end)
 {
+    verifier_destroy(end->verifier);
     if (end->links) {
         kv_links_detach(end->links);
         kv_links_destroy(end->links);
@@ -290,8 +298,8 @@ static size_t bytes_of(const struct kv_measure *measure)
 static uint8_t *memory_of(const struct kv_measure *measure, int fill, struct err *err)
 {
     size_t bytes = bytes_of(measure);
-    uint8_t *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
+    uint8_t *memory = huge_alloc(bytes, 1); /* on huge pages, as a node's pool is */
+    if (!memory) {
         err_set(err, STATUS_MEMORY, "no memory for %zu bytes", bytes);
         return NULL;
     }
@@ -330,7 +338,7 @@ enum status kv_measure_give(const struct kv_measure *measure, int fd, struct err
             status = give(&end, (uint32_t)(measure->total_bytes / measure->piece_bytes), fd, err);
         end_stop(&end);
     }
-    munmap(memory, bytes_of(measure));
+    huge_free(memory);
     return status;
 }
 
@@ -353,13 +361,16 @@ enum status kv_measure_take(const struct kv_measure *measure, int fd, double *by
         struct end end = {.piece_bytes = measure->piece_bytes, .memory = memory};
         status = end_start(&end, measure, 1, fd, err);
         if (!status)
+            status = verifier_create(end.loop, (uint32_t)(bytes / measure->piece_bytes),
+                                     on_verified, &end, &end.verifier, err);
+        if (!status)
             status = take(&end, (uint32_t)(measure->total_bytes / measure->piece_bytes), fd,
                           &seconds, err);
         end_stop(&end);
     }
     if (!status && (memory[0] != FILL || memory[bytes - 1] != FILL))
         status = err_set(err, STATUS_CHECKSUM, "other bytes came than were sent");
-    munmap(memory, bytes);
+    huge_free(memory);
     if (!status)
         *bytes_per_s_out = (double)bytes / seconds;
     return status;
