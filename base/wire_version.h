@@ -9,6 +9,7 @@
  *     1         the first
  *     2         DONE says why D gave up; GONE says that P's own bytes fail their checksum; Link.epoch; caches that say what
  *               they hold, serving and fetching of cached pages, hand-over at a drain
+ *     3         messages between router and node are numbered and carry a checksum (proto/seal.h); frames as before
  *
  * A message of an unknown kind and a field of an unknown number are ignored on a stream (protobuf keeps neither from being
  * read by older programs); a KV frame of an unknown type or of another version than its link's is dropped and counted.
@@ -18,7 +19,7 @@
 
 #include <stdint.h>
 
-enum { WIRE_OLDEST = 1, WIRE_NEWEST = 2 };
+enum { WIRE_OLDEST = 1, WIRE_SEALED = 3, WIRE_NEWEST = 3 };
 
 struct wire_range {
     uint32_t min, max;

@@ -255,6 +255,11 @@ static void registration_lost(void *context, const char *why)
     peers_clear(node->peers);
 }
 
+static void registration_fault(void *context, enum seal_verdict fault)
+{
+    metric_add(((struct node *)context)->counted.stream_faults[fault], 1);
+}
+
 static void registration_refused(void *context, const struct err *err)
 {
     struct node_impl *impl = context;
@@ -285,6 +290,11 @@ static void metrics_declare(struct node *node)
     c->stale_renew = metrics_counter(m, stale, stale_help, "kind", "renew", NULL);
     c->stale_first_token = metrics_counter(m, stale, stale_help, "kind", "first_token", NULL);
     c->stale_stream = metrics_counter(m, stale, stale_help, "kind", "stream", NULL);
+    for (int i = SEAL_TWICE; i < SEAL_VERDICT_COUNT; i++)
+        c->stream_faults[i] =
+            metrics_counter(m, "baton_stream_faults_total",
+                            "Messages between router and nodes that were not as they were sent",
+                            "reason", seal_label((enum seal_verdict)i), NULL);
     c->self_stops = metrics_counter(m, "baton_registrations_lost_total",
                                     "Streams to the router that ended, with all their work", NULL);
     c->dropped = metrics_counter(m, "baton_dropped_total",
@@ -384,6 +394,7 @@ static enum status registration_make(struct node_impl *impl, struct err *err)
         .message = registration_message,
         .heartbeat = registration_heartbeat,
         .lost = registration_lost,
+        .fault = registration_fault,
         .refused = registration_refused,
         .left = registration_left,
     };

@@ -61,6 +61,7 @@ struct node_metrics {
     struct metric *tokens_prompt, *tokens_completion, *tokens_cached;
     struct metric *steps, *rows;
     struct metric *stale_assign, *stale_renew, *stale_first_token, *stale_stream;
+    struct metric *stream_faults[SEAL_VERDICT_COUNT];
     struct metric *self_stops, *dropped, *refused[4];
     struct metric *preempted_swap, *preempted_recompute, *recomputed, *handed_over;
     struct metric *fetches[3]; /* nothing came, a part, all */

@@ -51,6 +51,7 @@ void outbox_open(struct outbox *outbox, struct rpc_call *call)
     outbox->call = call;
     outbox->run_count = 0;
     outbox->overflowed = false;
+    outbox->seal = (struct seal){0};
     buf_clear(&outbox->queue);
 }
 
@@ -71,9 +72,12 @@ void outbox_writable(struct outbox *outbox)
     while (outbox->call && at < outbox->queue.bytes && rpc_call_writable(outbox->call)) {
         uint32_t bytes;
         memcpy(&bytes, outbox->queue.data + at, sizeof bytes);
-        if (rpc_call_send(outbox->call, outbox->queue.data + at + sizeof bytes, bytes))
+        uint8_t *message = outbox->queue.data + at + sizeof bytes;
+        seal_put(&outbox->seal, message,
+                 bytes); /* now: messages leave in the order of their numbers */
+        if (rpc_call_send(outbox->call, message, bytes + seal_room(&outbox->seal)))
             break; /* ended: on_closed comes */
-        at += sizeof bytes + bytes;
+        at += sizeof bytes + bytes + SEAL_BYTES;
     }
     buf_consume(&outbox->queue, at);
 }
@@ -83,18 +87,19 @@ static void push(struct outbox *outbox, const Baton__Node__V1__NodeMessage *mess
     if (!outbox->call)
         return;
     if (!outbox->queue.bytes && rpc_call_writable(outbox->call)) {
-        rpc_call_send_message(outbox->call, &message->base);
+        rpc_call_send_sealed(outbox->call, &message->base, &outbox->seal);
         return;
     }
     uint32_t bytes = (uint32_t)baton__node__v1__node_message__get_packed_size(message);
     if (outbox->queue.bytes + bytes > OUTBOX_BYTES_MAX ||
-        !buf_reserve(&outbox->queue, sizeof bytes + bytes)) {
+        !buf_reserve(&outbox->queue, sizeof bytes + bytes + SEAL_BYTES)) {
         outbox->overflowed = true;
         return;
     }
     buf_append(&outbox->queue, &bytes, sizeof bytes);
     baton__node__v1__node_message__pack(message, outbox->queue.data + outbox->queue.bytes);
-    outbox->queue.bytes += bytes;
+    memset(outbox->queue.data + outbox->queue.bytes + bytes, 0, SEAL_BYTES);
+    outbox->queue.bytes += bytes + SEAL_BYTES;
 }
 
 void outbox_flush(struct outbox *outbox)

@@ -12,6 +12,7 @@
 #include "kvtransfer/frame.h"
 #include "proto/baton/node/v1/node.pb-c.h"
 #include "proto/rpc/rpc.h"
+#include "proto/seal.h"
 
 enum { OUTBOX_BYTES_MAX = 64 << 20 };
 #ifndef OUTBOX_BYTES_READY /* the simulation's is small: it copies whole nodes */
@@ -34,7 +35,8 @@ struct outbox_run; /* outbox.c */
 
 struct outbox {
     struct rpc_call *call; /* NULL: no stream */
-    struct buf queue;      /* {uint32_t bytes; message} ... */
+    struct buf queue;      /* {uint32_t bytes; message; room for its seal} ... */
+    struct seal seal;      /* of what leaves; registration.c turns it on */
     struct outbox_run *runs;
     uint32_t runs_max, run_count;
     Baton__Node__V1__TokenRun **run_pointers;

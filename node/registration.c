@@ -40,6 +40,7 @@ struct registration {
     struct loop_timer beat, stop;
     uint64_t backoff_ns;
     struct wire_range wires; /* offered in Register */
+    struct seal in;          /* of what the router sends; known with its first message */
     uint64_t heartbeat_ns, stop_after_ns;
     uint64_t number; /* of the last heartbeat sent */
     uint64_t sent_ns[HEARTBEATS_REMEMBERED];
@@ -251,6 +252,35 @@ static void message_take(struct registration *r, const Baton__Node__V1__RouterMe
     }
 }
 
+static void message_fault(struct registration *r, enum seal_verdict fault)
+{
+    static const char *const whys[SEAL_VERDICT_COUNT] = {
+        [SEAL_BROKEN] = "the router sent a message whose checksum is wrong",
+        [SEAL_GAP] = "a message that the router sent is missing",
+        [SEAL_UNREADABLE] = "the router sent a malformed message",
+    };
+    r->handler.fault(r->handler.context, fault);
+    if (fault != SEAL_TWICE)
+        stream_end(r, whys[fault]);
+}
+
+/* The router's first message says whether it is sealed, and all that follow, both ways. Refused may come without a seal, from
+ * an older router. */
+static enum seal_verdict stream_begin(struct registration *r,
+                                      const Baton__Node__V1__RouterMessage *message,
+                                      const uint8_t *data, size_t bytes)
+{
+    uint32_t wire = 0;
+    if (message->kind_case == BATON__NODE__V1__ROUTER_MESSAGE__KIND_WELCOME)
+        wire = message->welcome->wire;
+    bool both = wire >= WIRE_SEALED && wire <= r->wires.max;
+    /* a flipped bit does not take the seal off by making the router an older one */
+    bool there = r->wires.max >= WIRE_SEALED && (message->number || message->checksum);
+    enum seal_verdict verdict = seal_take_first(&r->in, both || there, data, bytes);
+    r->in.on = r->outbox->seal.on = both;
+    return verdict == SEAL_TWICE ? SEAL_BROKEN : verdict; /* not of the first */
+}
+
 static void on_message(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes)
 {
     struct registration *r = context;
@@ -259,13 +289,21 @@ static void on_message(void *context, struct rpc_call *call, const uint8_t *data
     registration_check(r); /* stop first, then read */
     if (call != r->call || r->state == LEAVING)
         return;
-    ProtobufCMessage *message = NULL;
-    if (wire_unpack(&baton__node__v1__router_message__descriptor, data, bytes, &message, NULL)) {
-        r->malformed++;
-        return;
-    }
-    message_take(r, (Baton__Node__V1__RouterMessage *)message);
-    protobuf_c_message_free_unpacked(message, NULL);
+    enum seal_verdict verdict = seal_take(&r->in, data, bytes);
+    ProtobufCMessage *unpacked = NULL;
+    if (!verdict &&
+        wire_unpack(&baton__node__v1__router_message__descriptor, data, bytes, &unpacked, NULL))
+        verdict = SEAL_UNREADABLE;
+    const Baton__Node__V1__RouterMessage *message =
+        (const Baton__Node__V1__RouterMessage *)unpacked;
+    if (!verdict && r->state == CONNECTING)
+        verdict = stream_begin(r, message, data, bytes);
+    if (verdict)
+        message_fault(r, verdict);
+    else
+        message_take(r, message);
+    if (unpacked)
+        protobuf_c_message_free_unpacked(unpacked, NULL);
 }
 
 static void on_writable(void *context, struct rpc_call *call)
@@ -332,6 +370,8 @@ static void connect_now(void *context)
     r->number = r->answered = 0;
     r->handler.fill(r->handler.context, register_.incarnation, &register_);
     r->wires = (struct wire_range){register_.wire_min, register_.wire_max};
+    r->in = (struct seal){0};
+    r->outbox->seal.on = r->wires.max >= WIRE_SEALED; /* an older router does not look at it */
     Baton__Node__V1__NodeMessage message = BATON__NODE__V1__NODE_MESSAGE__INIT;
     message.kind_case = BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_;
     message.register_ = &register_;

@@ -14,6 +14,8 @@
  * Work lives no longer than the stream that brought it: `lost` is called before anything else happens, and nothing but a heartbeat's
  * answer prolongs a registration. registration_check stops first, and only then may messages be read: a node that wakes
  * late calls it before it looks at anything (docs/PROTOCOL.md).
+ *
+ * A message whose seal is broken, before which one is missing, or that cannot be read, ends the stream as a lost connection does.
  * Owner: the loop thread. */
 #ifndef BATON_NODE_REGISTRATION_H
 #define BATON_NODE_REGISTRATION_H
@@ -34,6 +36,8 @@ struct registration_handler {
     void (*heartbeat)(void *context, Baton__Node__V1__Heartbeat *heartbeat);
     /* The stream is over: stop everything it brought. `why` is one line. Only after a welcome. */
     void (*lost)(void *context, const char *why);
+    /* A message of the router was not as it was sent; but for SEAL_TWICE, the stream's end follows. */
+    void (*fault)(void *context, enum seal_verdict fault);
     void (*refused)(void *context, const struct err *err);
     void (*left)(void *context);
 };
@@ -59,7 +63,7 @@ uint64_t registration_seen_ns(const struct registration *registration);
 void registration_beat(struct registration *registration);
 /* Says Leaving and ends the stream; then `left`. */
 void registration_leave(struct registration *registration);
-/* Messages that could not be read, or came before Welcome. */
+/* Messages that came before Welcome, or a second one. */
 uint64_t registration_malformed(const struct registration *registration);
 
 #endif

@@ -5,12 +5,13 @@
 #include <string.h>
 
 #include "base/plant.h"
+#include "proto/seal.h"
 #include "proto/wire.h"
 
 struct packed {
     struct list link;
     size_t bytes;
-    uint8_t data[];
+    uint8_t data[]; /* with room for the seal: put when it leaves, so that numbers go in order */
 };
 
 struct connection {
@@ -19,7 +20,10 @@ struct connection {
     struct rpc_call *call;
     struct list queue;
     size_t queued, queued_bytes;
-    bool ending; /* finish with this once the queue is empty */
+    struct seal in, out; /* what the first message of the node agrees on */
+    bool begun;          /* it has come */
+    bool broken;         /* nothing is taken from it any more */
+    bool ending;         /* finish with this once the queue is empty */
     enum grpc_code code;
     char message[256];
 };
@@ -30,7 +34,8 @@ static void pump(struct connection *c)
 {
     while (!list_empty(&c->queue) && rpc_call_writable(c->call)) {
         struct packed *packed = container_of(list_pop_front(&c->queue), struct packed, link);
-        rpc_call_send(c->call, packed->data, packed->bytes);
+        seal_put(&c->out, packed->data, packed->bytes);
+        rpc_call_send(c->call, packed->data, packed->bytes + seal_room(&c->out));
         c->queued--;
         c->queued_bytes -= packed->bytes;
         free(packed);
@@ -44,7 +49,7 @@ static bool port_send(void *port, const Baton__Node__V1__RouterMessage *message)
     struct connection *c = port;
     if (list_empty(&c->queue) && rpc_call_writable(c->call)) {
         /* CLOSED is no failure here: the end of the call is on its way */
-        enum status status = rpc_call_send_message(c->call, &message->base);
+        enum status status = rpc_call_send_sealed(c->call, &message->base, &c->out);
         return status == STATUS_OK || status == STATUS_CLOSED;
     }
     size_t bytes = baton__node__v1__router_message__get_packed_size(message);
@@ -53,7 +58,7 @@ static bool port_send(void *port, const Baton__Node__V1__RouterMessage *message)
     PLANT_DO(ROUTER_WAITS, full = full && !planted_wait(c->call));
     if (full)
         return false;
-    struct packed *packed = malloc(sizeof *packed + bytes);
+    struct packed *packed = malloc(sizeof *packed + bytes + SEAL_BYTES);
     if (!packed)
         return false;
     packed->bytes = bytes;
@@ -103,23 +108,66 @@ static void on_open(void *context, struct rpc_call *call)
     registry_stream_open(&core_now(streams)->registry, &c->stream, &port_of_calls, c);
 }
 
+/* The node keeps its work until it hears of the end; whatever of that still comes is stale. */
+static void stream_fault(struct connection *c, enum seal_verdict fault, const char *detail)
+{
+    static const char *const whys[SEAL_VERDICT_COUNT] = {
+        [SEAL_BROKEN] = "it sent a message whose checksum is wrong",
+        [SEAL_GAP] = "a message that it sent is missing",
+        [SEAL_UNREADABLE] = "it sent a malformed message",
+    };
+    struct core *core = c->streams->core;
+    metric_add(core->stats->stream_faults[fault], 1);
+    if (fault == SEAL_TWICE)
+        return;
+    c->broken = true;
+    if (detail || !c->stream.node)
+        core_note(core, c->stream.node, detail ? detail : whys[fault]);
+    registry_stream_broken(&c->stream, whys[fault]);
+}
+
+/* Its first message says whether it is sealed, and all that follow, both ways. */
+static enum seal_verdict stream_begin(struct connection *c,
+                                      const Baton__Node__V1__NodeMessage *message,
+                                      const uint8_t *data, size_t bytes)
+{
+    struct wire_range own = c->streams->core->registry.model.wire, wires = {0};
+    if (message->kind_case == BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_)
+        wires = (struct wire_range){message->register_->wire_min, message->register_->wire_max};
+    bool both = wire_common(own, wires) >= WIRE_SEALED;
+    /* a flipped bit does not take the seal off by making the node an older one */
+    bool there = own.max >= WIRE_SEALED && (message->number || message->checksum);
+    enum seal_verdict verdict = seal_take_first(&c->in, both || there, data, bytes);
+    c->begun = true;
+    c->in.on = c->out.on = both;
+    return verdict == SEAL_TWICE ? SEAL_BROKEN : verdict; /* not of the first */
+}
+
 static void on_message(void *context, struct rpc_call *call, const uint8_t *data, size_t bytes)
 {
     struct connection *c = rpc_call_data(call);
     if (!c)
         return;
-    core_now(context);
-    struct err err = ERR_INIT;
-    ProtobufCMessage *message = NULL;
-    if (wire_unpack(&baton__node__v1__node_message__descriptor, data, bytes, &message, &err)) {
-        struct node *node = c->stream.node;
-        if (node)
-            core_note(c->streams->core, node, err.message);
-        registry_stream_closed(&c->stream, "it sent a malformed message");
+    struct core *core = core_now(context);
+    if (c->broken || c->stream.over) {
+        metric_add(core->stats->stale[STALE_STREAM], 1);
         return;
     }
-    registry_stream_message(&c->stream, (Baton__Node__V1__NodeMessage *)message);
-    protobuf_c_message_free_unpacked(message, NULL);
+    enum seal_verdict verdict = seal_take(&c->in, data, bytes);
+    struct err err = ERR_INIT;
+    ProtobufCMessage *unpacked = NULL;
+    if (!verdict &&
+        wire_unpack(&baton__node__v1__node_message__descriptor, data, bytes, &unpacked, &err))
+        verdict = SEAL_UNREADABLE;
+    const Baton__Node__V1__NodeMessage *message = (const Baton__Node__V1__NodeMessage *)unpacked;
+    if (!verdict && !c->begun)
+        verdict = stream_begin(c, message, data, bytes);
+    if (verdict)
+        stream_fault(c, verdict, *err.message ? err.message : NULL);
+    else
+        registry_stream_message(&c->stream, message);
+    if (unpacked)
+        protobuf_c_message_free_unpacked(unpacked, NULL);
 }
 
 static void on_half_close(void *context, struct rpc_call *call)

@@ -1,8 +1,10 @@
 /* baton.node.v1.Registry over gRPC: each stream of a node becomes a node_stream of the registry, with a queue of what is to
  * be sent to it. The queue is bounded and nobody waits for it: a node that does not read is declared dead.
  *
- *     rpc ──on_message──▶ wire check ──▶ registry_stream_message
+ *     rpc ──on_message──▶ seal ──▶ wire check ──▶ registry_stream_message
  *     registry ──send──▶ [ straight to the transport when it is free │ packed into the queue ] ──on_writable──▶ rpc
+ *
+ * A message whose seal is broken, or before which one is missing, ends its registration as a lost connection does.
  *
  * Owner: the loop thread. */
 #ifndef BATON_ROUTER_NODE_STREAMS_H

@@ -505,6 +505,16 @@ void registry_stream_message(struct node_stream *stream,
     update_cover(registry);
 }
 
+void registry_stream_broken(struct node_stream *stream, const char *why)
+{
+    if (stream->over)
+        return;
+    if (stream->node)
+        node_doom(stream->registry, stream->node, why);
+    else
+        stream_end(stream, GRPC_CODE_ABORTED, why, false);
+}
+
 void registry_stream_closed(struct node_stream *stream, const char *why)
 {
     struct registry *registry = stream->registry;

@@ -178,6 +178,9 @@ void registry_stream_open(struct registry *registry, struct node_stream *stream,
                           const struct node_port *port, void *port_context);
 void registry_stream_message(struct node_stream *stream,
                              const Baton__Node__V1__NodeMessage *message);
+/* What it says cannot be trusted any more: ends the registration at the next settle, and the connection with it. `why` is
+ * static. Harmless when it is over already. */
+void registry_stream_broken(struct node_stream *stream, const char *why);
 /* The connection is gone, or the node will send no more. Harmless when it is over already. */
 void registry_stream_closed(struct node_stream *stream, const char *why);
 

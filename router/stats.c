@@ -40,6 +40,11 @@ enum status router_stats_init(struct router_stats *stats, struct metrics *metric
             metrics_counter(metrics, "baton_stale_frames_total",
                             "Messages of an attempt or registration that is no longer current",
                             "kind", stale_labels[i], NULL);
+    for (int i = SEAL_TWICE; i < SEAL_VERDICT_COUNT; i++)
+        stats->stream_faults[i] =
+            metrics_counter(metrics, "baton_stream_faults_total",
+                            "Messages between router and nodes that were not as they were sent",
+                            "reason", seal_label((enum seal_verdict)i), NULL);
     stats->ttft_seconds = metrics_histogram(
         metrics, "baton_ttft_seconds", "From a request's arrival to its first token",
         metrics_seconds_bounds, metrics_seconds_bound_count, NULL);

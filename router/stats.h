@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/metrics.h"
 #include "base/status.h"
+#include "proto/seal.h"
 
 enum stale_kind {
     STALE_ACCEPTED,
@@ -20,6 +21,7 @@ struct router_stats {
     struct metric *tokens_prompt, *tokens_completion, *tokens_cached;
     struct metric *replays, *mismatches;
     struct metric *stale[STALE_COUNT];
+    struct metric *stream_faults[SEAL_VERDICT_COUNT]; /* baton_stream_faults_total{reason=} */
     struct metric *ttft_seconds, *itl_seconds;
     struct metric *node_deaths, *refused_nodes;
     struct metric *cache_forgotten;

@@ -22,6 +22,7 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/impl/codegen/propagation_bits.h>
 
+#include "proto/seal.h"
 #include "proto/wire.h"
 
 static char *text_copy(const char *text)
@@ -363,6 +364,23 @@ static enum status text_send(struct rpc_call *call, const ProtobufCMessage *mess
 enum status rpc_call_send_message(struct rpc_call *call, const ProtobufCMessage *message)
 {
     return text_send(call, message, 1, NULL, 0, false);
+}
+
+enum status rpc_call_send_sealed(struct rpc_call *call, const ProtobufCMessage *message,
+                                 struct seal *seal)
+{
+    enum status status = send_allowed(call, 0);
+    if (status)
+        return status;
+    size_t bytes = protobuf_c_message_get_packed_size(message), whole = bytes + seal_room(seal);
+    status = send_allowed(call, whole);
+    if (status)
+        return status;
+    grpc_slice slice = grpc_slice_malloc(whole);
+    protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
+    seal_put(seal, GRPC_SLICE_START_PTR(slice), bytes);
+    message_post(call, slice, false);
+    return STATUS_OK;
 }
 
 enum status rpc_call_send_text(struct rpc_call *call, const ProtobufCMessage *message,

@@ -31,6 +31,7 @@
 #include "base/err.h"
 #include "base/loop.h"
 
+struct seal;        /* proto/seal.h */
 struct rpc;         /* the library, its completion queue and its thread; one a loop */
 struct rpc_server;  /* one listening address */
 struct rpc_channel; /* one peer that calls are made to */
@@ -107,7 +108,10 @@ bool rpc_call_writable(const struct rpc_call *call);
 enum status rpc_call_send(struct rpc_call *call, const void *data, size_t bytes);
 /* The same, packed straight into the transport's memory. */
 enum status rpc_call_send_message(struct rpc_call *call, const ProtobufCMessage *message);
-/* The same for a message with a text that may hold NUL bytes: string field `field_number`, which
+/* The same, with the seal of the next message of this direction behind it, if the stream has them (proto/seal.h). */
+enum status rpc_call_send_sealed(struct rpc_call *call, const ProtobufCMessage *message,
+                                 struct seal *seal);
+/* The same as rpc_call_send_message for a message with a text that may hold NUL bytes: string field `field_number`, which
  * must be empty in `message`, is sent as `text`, `text_bytes` (see proto/wire.h). */
 enum status rpc_call_send_text(struct rpc_call *call, const ProtobufCMessage *message,
                                uint32_t field_number, const char *text, size_t text_bytes);

@@ -4,7 +4,7 @@ import random
 import tap
 from cluster import Cluster, grpc, tiny_model
 
-OLDEST, NEWEST = 1, 2
+OLDEST, NEWEST = 1, 3
 
 
 def jobs():
@@ -60,6 +60,14 @@ def test_an_older_router():
     hand_over(NEWEST, router=["--wire-max", "1"])
 
 
+def test_a_decode_node_before_seals():
+    hand_over(2, decode_0=["--wire-max", "2"])
+
+
+def test_a_router_before_seals():
+    hand_over(NEWEST, router=["--wire-max", "2"])
+
+
 def test_a_node_without_a_common_version_is_refused_by_name():
     from baton.node.v1 import node_pb2
     with Cluster(tiny_model(), mixed=1) as cluster:
@@ -77,7 +85,7 @@ def test_a_node_without_a_common_version_is_refused_by_name():
 
             refused = answer_to(wire_min=NEWEST + 1, wire_max=NEWEST + 3).refused
             assert refused.field == "wire_min", refused
-            assert refused.message == "the node speaks versions 3 to 5, this router 1 to 2", refused
+            assert refused.message == "the node speaks versions 4 to 6, this router 1 to 3", refused
             refused = answer_to(wire_min=0, wire_max=0).refused
             assert refused.field == "wire_max", refused
             refused = answer_to(wire_min=1, wire_max=2, features=1 << 40).refused

@@ -27,9 +27,18 @@ static void queue_drain(struct fixture_stream *stream)
     while (stream->call && stream->queue.bytes && rpc_call_writable(stream->call)) {
         uint32_t bytes;
         memcpy(&bytes, stream->queue.data, sizeof bytes);
-        if (rpc_call_send(stream->call, stream->queue.data + sizeof bytes, bytes))
+        uint8_t *message = stream->queue.data + sizeof bytes;
+        enum fixture_spoil spoil = stream->spoil;
+        seal_put(&stream->out, message, bytes);
+        stream->spoil = SPOIL_NOTHING;
+        if (spoil == SPOIL_FLIP)
+            message[bytes / 2] ^= 4;
+        if (spoil != SPOIL_DROP &&
+            rpc_call_send(stream->call, message, bytes + seal_room(&stream->out)))
             return;
-        buf_consume(&stream->queue, sizeof bytes + bytes);
+        if (spoil == SPOIL_TWICE)
+            stream->out.number--; /* what comes now has the same number */
+        buf_consume(&stream->queue, sizeof bytes + bytes + SEAL_BYTES);
     }
 }
 
@@ -38,9 +47,9 @@ void fixture_send(struct fixture *fixture, int node, const Baton__Node__V1__Rout
     struct fixture_stream *stream = &fixture->streams[node];
     uint32_t bytes = (uint32_t)baton__node__v1__router_message__get_packed_size(message);
     buf_append(&stream->queue, &bytes, sizeof bytes);
-    CHECK(buf_reserve(&stream->queue, bytes + 1));
+    CHECK(buf_reserve(&stream->queue, bytes + SEAL_BYTES));
     baton__node__v1__router_message__pack(message, stream->queue.data + stream->queue.bytes);
-    stream->queue.bytes += bytes;
+    stream->queue.bytes += bytes + SEAL_BYTES;
     queue_drain(stream);
 }
 
@@ -74,7 +83,7 @@ static void peers_send(struct fixture *fixture)
 }
 
 static void register_take(struct fixture *fixture, struct rpc_call *call,
-                          const Baton__Node__V1__Register *r)
+                          const Baton__Node__V1__Register *r, const uint8_t *data, size_t bytes)
 {
     int index = -1;
     for (int i = 0; i < fixture->node_count; i++)
@@ -93,6 +102,8 @@ static void register_take(struct fixture *fixture, struct rpc_call *call,
     memcpy(stream->address, r->kv_address.data, r->kv_address.len);
     stream->address_bytes = r->kv_address.len;
     stream->wires = (struct wire_range){r->wire_min, r->wire_max};
+    stream->in = stream->out = (struct seal){.on = r->wire_max >= WIRE_SEALED};
+    CHECK_INT(seal_take(&stream->in, data, bytes), SEAL_FITS);
     Baton__Node__V1__Welcome welcome = BATON__NODE__V1__WELCOME__INIT;
     Baton__Node__V1__Refused refused = BATON__NODE__V1__REFUSED__INIT;
     Baton__Node__V1__RouterMessage message = BATON__NODE__V1__ROUTER_MESSAGE__INIT;
@@ -232,9 +243,12 @@ static void on_message(void *context, struct rpc_call *call, const uint8_t *data
         "%s", err.message);
     const Baton__Node__V1__NodeMessage *message = (Baton__Node__V1__NodeMessage *)unpacked;
     if (message->kind_case == BATON__NODE__V1__NODE_MESSAGE__KIND_REGISTER_)
-        register_take(fixture, call, message->register_);
-    else if (stream_of(fixture, call) >= 0) /* else: of a stream that was replaced */
+        register_take(fixture, call, message->register_, data, bytes);
+    else if (stream_of(fixture, call) >= 0) { /* else: of a stream that was replaced */
+        CHECK_INT(seal_take(&fixture->streams[stream_of(fixture, call)].in, data, bytes),
+                  SEAL_FITS);
         message_take(fixture, stream_of(fixture, call), message);
+    }
     protobuf_c_message_free_unpacked(unpacked, NULL);
 }
 

@@ -45,9 +45,16 @@ struct fixture_stream {
     Baton__Node__V1__Load load;
     uint64_t cached[FIXTURE_CACHED]; /* what the node said that it holds */
     uint32_t cached_count, cached_resets;
-    bool mute;   /* answer no heartbeats */
-    bool refuse; /* the next registration */
-    struct buf queue;
+    bool mute;        /* answer no heartbeats */
+    bool refuse;      /* the next registration */
+    struct buf queue; /* {uint32_t bytes; message; room for its seal} ... */
+    struct seal in, out;
+    enum fixture_spoil {
+        SPOIL_NOTHING,
+        SPOIL_FLIP,
+        SPOIL_DROP,
+        SPOIL_TWICE
+    } spoil; /* the next message to the node */
 };
 
 struct fixture {

@@ -638,7 +638,7 @@ TEST(node, nodes_of_different_versions_hand_over)
     static const struct {
         int64_t max[2];
         uint32_t wire;
-    } rows[] = {{{1, 0}, 1}, {{0, 1}, 1}, {{1, 1}, 1}, {{0, 0}, WIRE_NEWEST}};
+    } rows[] = {{{1, 0}, 1}, {{0, 1}, 1}, {{1, 1}, 1}, {{2, 0}, 2}, {{0, 0}, WIRE_NEWEST}};
     for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
         struct fixture *fixture = fixture_start(&(struct fixture_options){
             .nodes = 3, .wire_max = {rows[row].max[0], rows[row].max[1], 0}});
@@ -646,7 +646,7 @@ TEST(node, nodes_of_different_versions_hand_over)
             kv_link_find(fixture->nodes[0]->links, fixture->streams[1].incarnation);
         CHECK(link != NULL);
         CHECK_INT(kv_link_info(link).wire, rows[row].wire);
-        CHECK_INT(fixture->streams[0].wires.max, rows[row].max[0] ? 1 : WIRE_NEWEST);
+        CHECK_INT(fixture->streams[0].wires.max, rows[row].max[0] ? rows[row].max[0] : WIRE_NEWEST);
         for (int round = 0; round < 3; round++) {
             prompt_make((uint32_t)round);
             struct assign assign = local(2, round, 40 + 50 * (uint32_t)round, ANSWER);
@@ -667,6 +667,66 @@ TEST(node, nodes_of_different_versions_hand_over)
     }
 }
 
+struct again {
+    uint32_t registrations;
+    double faults;
+    enum seal_verdict fault;
+};
+
+static double faults_of(struct fixture *fixture, enum seal_verdict fault)
+{
+    return metric_value(fixture->nodes[0]->counted.stream_faults[fault]);
+}
+
+static bool was_counted(struct fixture *fixture, void *context)
+{
+    const struct again *again = context;
+    return faults_of(fixture, again->fault) == again->faults;
+}
+
+static bool has_come_back(struct fixture *fixture, void *context)
+{
+    const struct again *again = context;
+    return was_counted(fixture, context) &&
+           fixture->streams[0].registrations == again->registrations &&
+           fixture->streams[0].heartbeats > 1;
+}
+
+/* What is lost or altered on the way to a node ends its stream, and the work that the stream brought; what comes twice is dropped. */
+TEST(node, a_message_that_is_not_as_it_was_sent)
+{
+    struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
+    struct fixture_stream *stream = &fixture->streams[0];
+    static const struct {
+        enum fixture_spoil spoil;
+        enum seal_verdict fault;
+    } rows[] = {{SPOIL_FLIP, SEAL_BROKEN}, {SPOIL_DROP, SEAL_GAP}};
+    for (uint32_t row = 0; row < 2; row++) {
+        prompt_make(15);
+        struct assign assign = local(0, (int)row, 100, 1000); /* longer than anybody waits */
+        fixture_assign(fixture, &assign);
+        fixture_turn(fixture, 5 * NS_PER_MS);
+        stream->spoil = rows[row].spoil;
+        struct again again = {2 + row, 1, rows[row].fault};
+        fixture_until(fixture, has_come_back, &again, "another registration");
+        CHECK_INT(node_work_count(fixture->nodes[0]), 0);
+    }
+    stream->spoil = SPOIL_TWICE;
+    struct again twice = {3, 1, SEAL_TWICE};
+    fixture_until(fixture, was_counted, &twice, "a message that comes twice");
+    fixture_turn(fixture, 100 * NS_PER_MS);
+    CHECK_INT(stream->registrations, 3);
+    CHECK(registration_up(fixture->nodes[0]->registration));
+    /* the router's first message, too */
+    stream->spoil = SPOIL_FLIP;
+    rpc_call_abort(stream->call, GRPC_CODE_UNAVAILABLE, "restart");
+    struct again welcome = {5, 2, SEAL_BROKEN};
+    fixture_until(fixture, has_come_back, &welcome,
+                  "a registration after a Welcome that was altered");
+    fixture_check_rest(fixture);
+    fixture_stop(fixture);
+}
+
 TEST(node, a_router_that_chooses_what_was_not_offered_is_refused)
 {
     struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1});
@@ -674,6 +734,6 @@ TEST(node, a_router_that_chooses_what_was_not_offered_is_refused)
     rpc_call_abort(fixture->streams[0].call, GRPC_CODE_UNAVAILABLE, "restart");
     fixture_until(fixture, was_refused, NULL, "the refusal");
     CHECK(strstr(fixture->refusal.message,
-                 "wire: the router chose version 3, this node speaks 1 to 2"));
+                 "wire: the router chose version 4, this node speaks 1 to 3"));
     fixture_stop(fixture);
 }

@@ -175,8 +175,8 @@ TEST(registry, each_pair_is_told_the_newest_version_that_both_speak)
     struct fake_node *older = &world.nodes[0], *today = &world.nodes[1], *newer = &world.nodes[2];
     CHECK_INT(peer_wire(older, today), 1);
     CHECK_INT(peer_wire(today, older), 1);
-    CHECK_INT(peer_wire(today, newer), 2);
-    CHECK_INT(peer_wire(newer, today), 2);
+    CHECK_INT(peer_wire(today, newer), WIRE_NEWEST);
+    CHECK_INT(peer_wire(newer, today), WIRE_NEWEST);
     CHECK_INT(peer_wire(older, newer), 0);
     CHECK_INT(peer_wire(newer, older), 0);
 
@@ -215,7 +215,7 @@ TEST(registry, an_older_and_a_newer_router_choose_or_refuse_by_name)
     m = fake_hear(node, BATON__NODE__V1__ROUTER_MESSAGE__KIND_REFUSED);
     CHECK(m != NULL);
     CHECK_STR(m->refused->field, "wire_max");
-    CHECK_STR(m->refused->message, "the node speaks versions 1 to 2, this router 3 to 4");
+    CHECK_STR(m->refused->message, "the node speaks versions 1 to 3, this router 4 to 5");
     world_finish(&world);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/baton/node/v1/node.pb-c.h"
+#include "proto/seal.h"
 
 enum { SAME_TURNS_MAX = 20000 };
 static const uint64_t lease_ns = 8 * NS_PER_S;        /* P's, after the last PULL or piece */
@@ -247,11 +248,16 @@ static void *sent(void *context, int place, enum net_direction direction, const 
         message->heartbeat->load->pages_total *= boast;
     if (o->by_hand && message->kind_case == BATON__NODE__V1__NODE_MESSAGE__KIND_HEARTBEAT)
         load_plain(message->heartbeat->load);
-    *bytes_out = baton__node__v1__node_message__get_packed_size(message);
-    void *other = malloc(*bytes_out);
+    struct seal seal = {.on = message->number != 0, .number = message->number - 1};
+    message->number = 0;
+    message->checksum = 0;
+    size_t packed_bytes = baton__node__v1__node_message__get_packed_size(message);
+    void *other = malloc(packed_bytes + SEAL_BYTES);
     assert(other);
     baton__node__v1__node_message__pack(message, other);
     baton__node__v1__node_message__free_unpacked(message, NULL);
+    seal_put(&seal, other, packed_bytes);
+    *bytes_out = packed_bytes + seal_room(&seal);
     return other;
 }
 
