@@ -18,6 +18,8 @@
     X(NO_FRESH_HEARTBEAT, "a node gets work after a give-up without having beaten since")          \
     X(OUTLIVES_ENDPOINT, "a link's end does not end its transfers")                                \
     X(ROUTER_WAITS, "the router waits for a node whose queue is full")                             \
+    X(GAPS_PASS, "a message is taken although one before it is missing")                           \
+    X(FLIPS_PASS, "a message is taken although its checksum is wrong")                             \
     X(STOPS_LATE, "a node works on for seconds after its router has given it up")
 
 enum plant {

@@ -290,6 +290,9 @@ static void on_message(void *context, struct rpc_call *call, const uint8_t *data
     if (call != r->call || r->state == LEAVING)
         return;
     enum seal_verdict verdict = seal_take(&r->in, data, bytes);
+    if ((PLANTED(GAPS_PASS) && verdict == SEAL_GAP) ||
+        (PLANTED(FLIPS_PASS) && verdict == SEAL_BROKEN))
+        verdict = SEAL_FITS;
     ProtobufCMessage *unpacked = NULL;
     if (!verdict &&
         wire_unpack(&baton__node__v1__router_message__descriptor, data, bytes, &unpacked, NULL))

@@ -154,6 +154,9 @@ static void on_message(void *context, struct rpc_call *call, const uint8_t *data
         return;
     }
     enum seal_verdict verdict = seal_take(&c->in, data, bytes);
+    if ((PLANTED(GAPS_PASS) && verdict == SEAL_GAP) ||
+        (PLANTED(FLIPS_PASS) && verdict == SEAL_BROKEN))
+        verdict = SEAL_FITS;
     struct err err = ERR_INIT;
     ProtobufCMessage *unpacked = NULL;
     if (!verdict &&

@@ -80,6 +80,7 @@ struct rpc_channel {
 struct place {
     uint64_t delay_min_ns, delay_max_ns;
     bool blocked[2];
+    enum net_spoil spoil[2]; /* by direction, as `blocked` */
 };
 
 struct net {
@@ -270,11 +271,42 @@ static uint64_t stream_due_ns(const struct stream *stream, enum side side)
     return due_ns;
 }
 
+/* What is to become of this message, of which it may be another's turn then. */
+static enum net_spoil spoil_take(struct stream *stream, enum net_direction direction,
+                                 struct pipe *pipe, struct packet **packet)
+{
+    enum net_spoil *due = &stream->net->places[stream->place].spoil[direction], spoil = *due;
+    struct packet *next = pipe_first(pipe);
+    if ((*packet)->kind != PACKET_MESSAGE ||
+        (spoil == NET_OVERTAKEN && !(next && next->kind == PACKET_MESSAGE)))
+        return NET_PASSES;
+    *due = NET_PASSES;
+    if (spoil == NET_OVERTAKEN) {
+        list_pop_front(&pipe->packets);
+        list_push_front(&pipe->packets, &(*packet)->link);
+        *packet = next;
+    }
+    return spoil;
+}
+
+static void message_tell(struct net *net, struct rpc_call *call, struct packet *packet,
+                         enum net_spoil spoil)
+{
+    if (spoil == NET_FLIPPED && packet->bytes)
+        packet->data[dice_below(&net->dice, (uint32_t)packet->bytes)] ^=
+            (uint8_t)(1 << dice_below(&net->dice, 8));
+    if (spoil != NET_DROPPED)
+        call->handler->on_message(call->context, call, packet->data, packet->bytes);
+    if (spoil == NET_TWICE)
+        call->handler->on_message(call->context, call, packet->data, packet->bytes);
+}
+
 static void packet_take(struct rpc *rpc, struct stream *stream, enum side side)
 {
     struct net *net = stream->net;
     struct pipe *pipe = &stream->pipes[1 - side];
     struct packet *packet = container_of(list_pop_front(&pipe->packets), struct packet, link);
+    enum net_spoil spoil = spoil_take(stream, side == SERVER ? NET_UP : NET_DOWN, pipe, &packet);
     struct rpc_call *call = stream->calls[side], *sender = stream->calls[1 - side];
     pipe->bytes -= packet->bytes;
     if (sender && sender->sending && sender->writable_ns == DEADLINE_NONE &&
@@ -290,7 +322,7 @@ static void packet_take(struct rpc *rpc, struct stream *stream, enum side side)
         if (net->options.seen)
             net->options.seen(net->options.context, stream->place,
                               side == SERVER ? NET_UP : NET_DOWN, packet->data, packet->bytes);
-        call->handler->on_message(call->context, call, packet->data, packet->bytes);
+        message_tell(net, call, packet, spoil);
         break;
     case PACKET_HALF_CLOSE:
         if (call->handler->on_half_close)
@@ -670,6 +702,11 @@ void net_delay(struct net *net, int place, uint64_t min_ns, uint64_t max_ns)
 void net_block(struct net *net, int place, enum net_direction direction, bool blocked)
 {
     net->places[place].blocked[direction] = blocked;
+}
+
+void net_spoil(struct net *net, int place, enum net_direction direction, enum net_spoil spoil)
+{
+    net->places[place].spoil[direction] = spoil;
 }
 
 void net_reset(struct net *net, int place)

@@ -5,7 +5,7 @@
  *
  * A pipe takes so many bytes (`window_bytes`) before its sender is no longer writable, as with a peer that does not read.
  * Faults are those of TCP: delay, a direction that stands still, a reset, a peer that is gone with or without a word.
- * Nothing is lost or reordered within a stream that lives. */
+ * Nothing is lost or reordered within a stream that lives, but by net_spoil. */
 #ifndef BATON_TESTS_SIM_NET_H
 #define BATON_TESTS_SIM_NET_H
 
@@ -61,6 +61,9 @@ void net_release(const struct net_head *head);
 void net_delay(struct net *net, int place, uint64_t min_ns, uint64_t max_ns);
 /* What is under way stands still, and goes on when this ends. */
 void net_block(struct net *net, int place, enum net_direction direction, bool blocked);
+/* What becomes of the next message in this direction; to be overtaken it waits for one that has another behind it. */
+enum net_spoil { NET_PASSES, NET_DROPPED, NET_FLIPPED, NET_TWICE, NET_OVERTAKEN };
+void net_spoil(struct net *net, int place, enum net_direction direction, enum net_spoil spoil);
 /* All streams of this node end; both sides hear of it. */
 void net_reset(struct net *net, int place);
 /* It stands still until a node takes messages again (base/plant.h). */

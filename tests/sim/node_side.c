@@ -429,6 +429,8 @@ void node_side_counts(const struct node_side *side, struct node_counts *counts)
         .recomputed = node->preempt.recomputed,
         .handed_over = (uint64_t)metric_value(node->counted.handed_over),
     };
+    for (int i = SEAL_TWICE; i < SEAL_VERDICT_COUNT; i++)
+        counts->stream_faults += (uint64_t)metric_value(node->counted.stream_faults[i]);
 }
 
 void node_side_print(const struct node_side *side)

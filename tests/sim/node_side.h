@@ -57,6 +57,7 @@ struct node_counts {
     uint64_t prompt_tokens, completion_tokens, pieces;
     uint64_t fetched; /* prefixes of which all or a part came from another node */
     uint64_t swapped, recomputed, handed_over;
+    uint64_t stream_faults;
 };
 void node_side_counts(const struct node_side *node, struct node_counts *counts_out);
 void node_side_print(const struct node_side *node);

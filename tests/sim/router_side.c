@@ -23,9 +23,9 @@ struct router_side {
     struct loop_hook schedule, release;
     struct client *clients[CLIENTS_MAX];
     uint32_t client_count;
-    double replays, mismatches, deaths, stale; /* when this router began */
-    struct registry_events events;             /* the core's own */
-    struct gave_up {                           /* by slot of a node: what it was when it gave up */
+    double replays, mismatches, deaths, stale, stream_faults; /* when this router began */
+    struct registry_events events;                            /* the core's own */
+    struct gave_up { /* by slot of a node: what it was when it gave up */
         uint64_t incarnation, heartbeat, assignments;
     } gave_up[NODES_SEEN_MAX];
 };
@@ -229,6 +229,14 @@ static void note(void *context, const struct node *node, const char *text)
         router->options.note(router->options.context, node ? node->name : "", text);
 }
 
+static double stream_fault_count(void)
+{
+    double count = 0;
+    for (int i = SEAL_TWICE; i < SEAL_VERDICT_COUNT; i++)
+        count += metric_value(stats.stream_faults[i]);
+    return count;
+}
+
 static double stale_count(void)
 {
     double sum = 0;
@@ -248,6 +256,7 @@ struct router_side *router_side_create(const struct router_side_options *options
     router->replays = metric_value(stats.replays);
     router->mismatches = metric_value(stats.mismatches);
     router->deaths = metric_value(stats.node_deaths);
+    router->stream_faults = stream_fault_count();
     router->stale = stale_count();
     struct identity_model model = {.vocab_size = FAKE_VOCAB, .context_tokens = 4096};
     struct core_options core = {.queue_max = options->queue_max,
@@ -327,6 +336,7 @@ void router_side_counts(const struct router_side *router, struct router_counts *
         .deaths = (uint64_t)(metric_value(stats.node_deaths) - router->deaths),
         .stale = (uint64_t)(stale_count() - router->stale),
         .requests = router->core.live,
+        .stream_faults = (uint64_t)(stream_fault_count() - router->stream_faults),
     };
     const struct registry *registry = &router->core.registry;
     for (size_t i = 0; i < registry->node_count; i++)

@@ -67,7 +67,7 @@ static inline bool client_open(const struct client *client)
 
 /* --- looking inside --- */
 struct router_counts {
-    uint64_t replays, mismatches, deaths, stale, requests, legs;
+    uint64_t replays, mismatches, deaths, stale, requests, legs, stream_faults;
 };
 void router_side_counts(const struct router_side *router, struct router_counts *counts_out);
 /* Asks the node to drain, or gives it another role (0 prefill, 1 decode, 2 mixed); false: no such node is registered. */

@@ -33,6 +33,7 @@ enum event_kind {
     EVENT_FLIP,
     EVENT_ROLE,
     EVENT_HUB_FAULTS,
+    EVENT_SPOIL,
     EVENT_CARE,
 };
 
@@ -266,6 +267,13 @@ static void faults_choose(void)
         event_add(at_ns, EVENT_KILL, CLUSTER_ROUTER, 0);
         event_add(at_ns + range_ns(0, 3 * NS_PER_S), EVENT_START, CLUSTER_ROUTER, 0);
     }
+    /* of its own dice, so that the other storms of a seed are what they were */
+    struct dice dice = {.state = storm.seed ^ 0x5ea1u};
+    if (dice_below(&dice, 3) == 0)
+        for (uint32_t left = 1 + dice_below(&dice, 12); left; left--)
+            event_add(storm.begin_ns + dice_between(&dice, 0, storm.storm_ns), EVENT_SPOIL,
+                      1 + dice_below(&dice, storm.options.nodes),
+                      dice_below(&dice, 2) | (NET_DROPPED + dice_below(&dice, 4)) << 1);
 }
 
 /* --- what happens --- */
@@ -345,9 +353,10 @@ static void happen(const struct event *event)
     struct cluster *cluster = &storm.cluster;
     /* a client's events name no process */
     struct process *p = &cluster->processes[event->a <= CLUSTER_NODES_MAX ? event->a : 0];
-    static const char *const names[] = {
-        "ask", "cancel", "kill", "start", "freeze", "thaw", "reset", "block",      "unblock",
-        "cut", "uncut",  "slow", "fast",  "drain",  "flip", "role",  "hub faults", "care"};
+    static const char *const names[] = {"ask",   "cancel",     "kill",  "start",   "freeze",
+                                        "thaw",  "reset",      "block", "unblock", "cut",
+                                        "uncut", "slow",       "fast",  "drain",   "flip",
+                                        "role",  "hub faults", "spoil", "care"};
     if (event->kind >= EVENT_RESET && event->kind < EVENT_CARE)
         trace("%s %u %u", names[event->kind], event->a, event->b);
     switch (event->kind) {
@@ -431,6 +440,11 @@ static void happen(const struct event *event)
     case EVENT_HUB_FAULTS:
         hub_faults();
         break;
+    case EVENT_SPOIL:
+        storm.totals->spoilt++;
+        net_spoil(cluster->net, (int)event->a, (enum net_direction)(event->b & 1),
+                  (enum net_spoil)(event->b >> 1));
+        break;
     case EVENT_CARE:
         care();
         break;
@@ -469,6 +483,8 @@ static void calm_down(void)
     for (uint32_t i = 0; i <= storm.options.nodes; i++) {
         cluster_freeze(cluster, i, false);
         cluster_restart(cluster, i);
+        for (int to = NET_UP; i && to <= NET_DOWN; to++)
+            net_spoil(cluster->net, (int)i, (enum net_direction)to, NET_PASSES);
         if (i)
             block(i, 2, false);
         for (uint32_t k = 1; i && k <= storm.options.nodes; k++) {
@@ -556,6 +572,7 @@ static void totals_add(uint64_t calm_ns)
     totals->replays += router.replays;
     totals->deaths += router.deaths;
     totals->stale += router.stale + nodes.stale;
+    totals->noticed += router.stream_faults + nodes.stream_faults;
     totals->dropped += nodes.dropped;
     totals->gave_up += nodes.gave_up;
     totals->leases_expired += nodes.leases_expired;

@@ -18,7 +18,8 @@ struct storm_totals {
     uint64_t replays, deaths, dropped, gave_up, leases_expired, checksum_failures, stale,
         cached_tokens;
     uint64_t turns, pieces, prompt_tokens, completion_tokens, swapped, recomputed, handed_over;
-    uint64_t fetched; /* prefixes, from another node */
+    uint64_t fetched;         /* prefixes, from another node */
+    uint64_t spoilt, noticed; /* messages between router and nodes */
     uint64_t virtual_ns;
     uint64_t calm_ns_max,
         calm_seed; /* the longest that a request took to end after the faults stopped, and where */
