@@ -57,6 +57,7 @@ static struct world {
 struct frame {
     struct action actions[ACTIONS_MAX];
     uint32_t count, next, depth; /* depth: of the path before it */
+    uint64_t hash;
     size_t saved_at, saved_bytes;
 };
 
@@ -658,20 +659,6 @@ static void present_save(struct frame *frame, size_t at)
     arena_save(x->saved + at);
 }
 
-static void path_follow(const uint16_t *path, uint32_t depth);
-
-static void present_restore(const struct frame *frame)
-{
-    x->depth = frame->depth;
-    if (arena_works()) {
-        arena_restore(x->saved + frame->saved_at, frame->saved_bytes);
-        return;
-    }
-    cluster_stop(&world.cluster);
-    world_start();
-    path_follow(x->path, frame->depth);
-}
-
 /* Lets happen what has no alternative. False: the path is at its end. */
 static bool run_to_choice(struct choices *choices)
 {
@@ -700,6 +687,24 @@ static void path_follow(const uint16_t *path, uint32_t depth)
             describe(&actions[path[i]]);
         act(&actions[path[i]]);
     }
+}
+
+static void present_restore(const struct frame *frame)
+{
+    static struct action actions[ACTIONS_MAX];
+    struct choices choices = {.actions = actions};
+    x->depth = frame->depth;
+    if (arena_works()) {
+        arena_restore(x->saved + frame->saved_at, frame->saved_bytes);
+        return;
+    }
+    cluster_stop(&world.cluster);
+    world_start();
+    path_follow(x->path, frame->depth);
+    /* the frame's choices are those behind what had none */
+    if (!run_to_choice(&choices) || choices.count != frame->count ||
+        fingerprint(false) != frame->hash)
+        sim_fail("the same path leads elsewhere when it is run again");
 }
 
 /* Two states of one fingerprint must go on alike: here the first choice leads to where it led before. Else the fingerprint leaves
@@ -748,6 +753,7 @@ static void descend(void)
         frame->count = choices.count;
         frame->next = 1;
         frame->depth = x->depth;
+        frame->hash = hash;
         present_save(frame, below ? below->saved_at + below->saved_bytes : 0);
         x->frame_count++;
         x->path[x->depth++] = 0;

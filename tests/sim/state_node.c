@@ -36,6 +36,9 @@ static void state_work(const struct work *work, struct print *print)
     plain.table = NULL;
     plain.sampling.logit_bias = NULL;
     plain.sampling.stop_token_ids = NULL;
+    /* behind its tokens lies whatever its frame was decoded over, which nobody reads */
+    for (uint32_t i = plain.first.top_count; i < KV_LOGPROBS_MAX; i++)
+        plain.first.top[i] = (struct kv_logprob){0};
     PRINT(print, work->state);
     print_bytes(print, "all", &plain, sizeof plain);
     print_bytes(print, "tokens", work->tokens, work_total(work) * sizeof *work->tokens);
@@ -150,6 +153,8 @@ void state_node(const struct node *node, struct print *print)
     for (uint32_t i = 0; i < node->table.count; i++)
         if (node->table.works[i].state != WORK_FREE)
             state_work(&node->table.works[i], print);
+    list_for_each(it, &node->table.states[WORK_FREE]) /* the first is taken first */
+        print_value(print, "free", container_of(it, struct work, link)->index);
     for (int state = WORK_ENDING; state <= WORK_LEAVING; state++) /* these go in their order */
         list_for_each(it, &node->table.states[state])
             print_value(print, "goes", container_of(it, struct work, link)->index);
