@@ -21,6 +21,8 @@ import urllib.request
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc  # noqa: E402
 
+os.environ.setdefault("BATON_KV_MEMORY", "128M")  # every node makes its pool real: many start here, and live for seconds
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BATON_BUILD", os.path.join(ROOT, "build"))
 SANITIZED = "ASAN_OPTIONS" in os.environ  # the programs carry sanitizers
