@@ -30,8 +30,16 @@ struct connection {
 
 /* --- to the node --- */
 
+static bool port_ample(const void *port)
+{
+    const struct connection *c = port;
+    return c->queued <= c->streams->queue_messages_max / 2 &&
+           c->queued_bytes <= NODE_QUEUE_BYTES_MAX / 2;
+}
+
 static void pump(struct connection *c)
 {
+    bool was_ample = port_ample(c);
     while (!list_empty(&c->queue) && rpc_call_writable(c->call)) {
         struct packed *packed = container_of(list_pop_front(&c->queue), struct packed, link);
         seal_put(&c->out, packed->data, packed->bytes);
@@ -40,6 +48,8 @@ static void pump(struct connection *c)
         c->queued_bytes -= packed->bytes;
         free(packed);
     }
+    if (!was_ample && port_ample(c))
+        c->streams->core->dirty = true; /* what waited for this node may go to it */
     if (c->ending && list_empty(&c->queue))
         rpc_call_finish(c->call, c->code, c->message, NULL, 0);
 }
@@ -82,7 +92,8 @@ static void port_end(void *port, enum grpc_code code, const char *message, bool 
     pump(c);
 }
 
-static const struct node_port port_of_calls = {.send = port_send, .end = port_end};
+static const struct node_port port_of_calls = {
+    .send = port_send, .ample = port_ample, .end = port_end};
 
 /* --- from the node --- */
 

@@ -625,7 +625,8 @@ struct placement_view registry_view(struct registry *registry)
             .role = node->role,
             .serving = true,
             .shares = true,
-            .held = !ready || node->heartbeat < node->held_until,
+            .held = !ready || node->heartbeat < node->held_until ||
+                    (node->stream && !node->stream->port->ample(node->stream->port_context)),
             .sequences = node->leg_count - node->serving_legs,
             .sequences_max = node->sequences_max,
             .prefill_tokens = node->prefill_tokens,

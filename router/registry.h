@@ -62,6 +62,8 @@ struct leg; /* router/request.h */
 struct node_port {
     /* Takes the message (packs or copies it) without waiting. False: its queue is full. */
     bool (*send)(void *port, const Baton__Node__V1__RouterMessage *message);
+    /* Half of the queue is free: new work may be sent, and what must be said about it later still finds room. */
+    bool (*ample)(const void *port);
     /* Nothing more will be sent: ends the stream. `graceful`: after what is queued. */
     void (*end)(void *port, enum grpc_code code, const char *message, bool graceful);
 };

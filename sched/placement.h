@@ -51,7 +51,7 @@ struct placement_node {
     enum placement_role role;
     bool serving; /* false: takes no work; does not exist for placement */
     bool shares;  /* its cache may be fetched from; also while it drains */
-    bool held; /* exists, but takes nothing just now (said FULL, or no heartbeat since a fault) */
+    bool held; /* exists, but takes nothing just now (said FULL, no heartbeat since a fault, messages wait for it) */
     uint32_t sequences, sequences_max; /* attempts that it holds; most that it may hold */
     uint64_t prefill_tokens;           /* prompt tokens given to it and not computed yet */
     uint32_t prefill_tokens_per_s;     /* measured; 0: not known */

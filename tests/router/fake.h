@@ -19,6 +19,7 @@ struct fake_node {
     size_t message_count, read; /* those before `read` were looked at */
     bool open, ended;           /* the router ended the stream */
     bool deaf;                  /* takes no messages: the queue is full */
+    bool scant;                 /* more than half of it is */
     uint32_t pages, sequences_max;
     uint32_t prefill_tokens_per_s; /* that it says it has measured */
     bool grows;                    /* its answers take pages as they grow */
@@ -56,7 +57,12 @@ static inline void fake_end(void *port, enum grpc_code code, const char *message
     (void)graceful;
 }
 
-static const struct node_port fake_port = {.send = fake_send, .end = fake_end};
+static inline bool fake_ample(const void *port)
+{
+    return !((const struct fake_node *)port)->scant;
+}
+
+static const struct node_port fake_port = {.send = fake_send, .ample = fake_ample, .end = fake_end};
 
 static const uint8_t fake_hash[16] = "0123456789abcde";
 

@@ -324,6 +324,28 @@ TEST(registry, a_full_send_queue_is_death_and_blocks_nobody)
     world_finish(&world);
 }
 
+/* Else a burst of waiting requests would fill the queue of a node that has just come, end it, and do so again. */
+TEST(registry, half_a_queue_is_kept_for_what_is_said_about_work_that_is_there)
+{
+    struct world world;
+    world_pd(&world, 1);
+    struct fake_node *p = &world.nodes[0], *d = &world.nodes[1];
+    struct fake_node *const each[] = {p, d};
+    for (int i = 0; i < 2; i++) {
+        each[i]->scant = true;
+        struct fake_client client;
+        struct request *r = fake_admit(&world, &client, 10, 4);
+        CHECK(!fake_assigned(p) && !fake_assigned(d));
+        CHECK(!p->ended && !d->ended);
+        each[i]->scant = false;
+        fake_beat(&world, each[i]);
+        CHECK(fake_assigned(p) && fake_assigned(d));
+        core_cancel(&world.core, r, STATUS_CANCELLED);
+        core_release(&world.core, r);
+    }
+    world_finish(&world);
+}
+
 TEST(registry, peers_are_told_of_each_change)
 {
     struct world world;
