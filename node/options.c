@@ -82,8 +82,8 @@ static struct config_option table[] = {
      .initial = "auto",
      .sections = CONFIG_COMMON | CONFIG_NODE,
      .argument = "NAME",
-     .help = "instruction set of the CPU backend: auto, plain, avx2, avx512, avx512vnni; any gives "
-             "the same bits"},
+     .help = "instruction set of the CPU backend: auto, plain, avx2, avx512, avx512vnni (on Arm: "
+             "plain, neon, dotprod); any gives the same bits"},
     {.key = "compute",
      .type = CONFIG_ENUM,
      FIELD(compute),

@@ -59,6 +59,20 @@ void plain_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2
 
 #endif
 
+/* BATON_TEST_EMULATED=1: another processor's code in user mode, whose system calls do not tell everything. */
+static inline bool test_emulated(void)
+{
+    return getenv("BATON_TEST_EMULATED") != NULL;
+}
+
+/* Slow machines (emulators) run loops over many values with wider steps: BATON_TEST_THIN=N, every N-th value. */
+static inline uint32_t test_thin(void)
+{
+    const char *value = getenv("BATON_TEST_THIN");
+    long thin = value ? strtol(value, NULL, 10) : 1;
+    return thin < 1 ? 1 : (uint32_t)thin;
+}
+
 #define CHECK_INT(actual, expected)                                                         \
     do {                                                                                    \
         long long actual_ = (long long)(actual), expected_ = (long long)(expected);         \

@@ -265,9 +265,8 @@ static enum status device_open(const struct kern_ops *ops, bool opaque,
     enum cpu_isa_level best = cpu_isa_detect(), isa = best;
     if (options->isa && strcmp(options->isa, "auto") != 0) {
         if (!cpu_isa_parse(options->isa, &isa))
-            return err_set(err, STATUS_CONFIG,
-                           "isa: \"%s\" is none of auto, plain, avx2, avx512, avx512vnni",
-                           options->isa);
+            return err_set(err, STATUS_CONFIG, "isa: \"%s\" is none of auto, %s", options->isa,
+                           cpu_isa_names());
         if (isa > best)
             return err_set(err, STATUS_CONFIG, "isa: this CPU has %s at most, not %s",
                            cpu_isa_name(best), cpu_isa_name(isa));

@@ -150,6 +150,9 @@ extern const struct cpu_linear_ops cpu_linear_ops_plain;
 extern const struct cpu_linear_ops cpu_linear_ops_avx2;
 extern const struct cpu_linear_ops cpu_linear_ops_avx512;
 extern const struct cpu_linear_ops cpu_linear_ops_avx512vnni;
+#elif defined(__aarch64__)
+extern const struct cpu_linear_ops cpu_linear_ops_neon;
+extern const struct cpu_linear_ops cpu_linear_ops_dotprod;
 #endif
 
 const struct cpu_linear_ops *cpu_linear_ops(enum cpu_isa_level isa);

@@ -31,6 +31,10 @@ const struct cpu_linear_ops *cpu_linear_ops(enum cpu_isa_level isa)
         &cpu_linear_ops_plain, &cpu_linear_ops_avx2, &cpu_linear_ops_avx512,
         &cpu_linear_ops_avx512vnni};
     return table[isa];
+#elif defined(__aarch64__)
+    static const struct cpu_linear_ops *const table[CPU_ISA_LEVELS] = {
+        &cpu_linear_ops_plain, &cpu_linear_ops_neon, &cpu_linear_ops_dotprod};
+    return table[isa];
 #else
     (void)isa;
     return &cpu_linear_ops_plain;

@@ -3,7 +3,7 @@
 #ifndef BATON_TESTS_KERNELS_MATHF_VECTORS_H
 #define BATON_TESTS_KERNELS_MATHF_VECTORS_H
 
-void mathf_test_avx2(const float x[16], float exp_out[16], float silu_out[16]);
-void mathf_test_avx512_emulated(const float x[16], float exp_out[16], float silu_out[16]);
+typedef void mathf_test_vectors(const float x[16], float exp_out[16], float silu_out[16]);
+mathf_test_vectors mathf_test_avx2, mathf_test_avx512_emulated, mathf_test_neon;
 
 #endif

@@ -21,7 +21,7 @@ static double ulps(float actual, double exact)
 TEST(mathf, exp_close)
 {
     double worst = 0;
-    for (float x = -104.0f; x < 88.72f; x += 0.00037f)
+    for (float x = -104.0f; x < 88.72f; x += 0.00037f * (float)test_thin())
         worst = fmax(worst, ulps(mathf_exp(x), exp((double)x)));
     CHECK_MSG(worst < 1.5, "exp is off by %g ulp", worst);
 }
@@ -41,7 +41,7 @@ TEST(mathf, exp_ends)
 TEST(mathf, silu)
 {
     double worst = 0;
-    for (float x = -80.0f; x < 80.0f; x += 0.00031f)
+    for (float x = -80.0f; x < 80.0f; x += 0.00031f * (float)test_thin())
         worst = fmax(worst, ulps(mathf_silu(x), (double)x / (1.0 + exp(-(double)x))));
     CHECK_MSG(worst < 3.5, "silu is off by %g ulp", worst);
     CHECK(mathf_silu(0.0f) == 0.0f);
@@ -52,7 +52,7 @@ TEST(mathf, silu)
 TEST(mathf, log_close)
 {
     double worst = 0;
-    for (uint32_t bits = 1; bits < 0x7f800000u; bits += 9973)
+    for (uint32_t bits = 1; bits < 0x7f800000u; bits += 9973 * test_thin())
         worst =
             fmax(worst, ulps(mathf_log(mathf_from_bits(bits)), log((double)mathf_from_bits(bits))));
     CHECK_MSG(worst < 0.501, "log is off by %g ulp", worst);
@@ -65,7 +65,8 @@ TEST(mathf, log_close)
 TEST(mathf, sin_cos_close)
 {
     double worst = 0;
-    for (float x = -3000.0f; x < 140000.0f; x += x < 100.0f ? 0.0017f : 0.37f) {
+    for (float x = -3000.0f; x < 140000.0f;
+         x += (x < 100.0f ? 0.0017f : 0.37f) * (float)test_thin()) {
         worst = fmax(worst, ulps(mathf_sin(x), sin((double)x)));
         worst = fmax(worst, ulps(mathf_cos(x), cos((double)x)));
     }
@@ -90,21 +91,33 @@ TEST(mathf, rsqrt)
     CHECK(mathf_rsqrt(3.0f) == 1.0f / sqrtf(3.0f));
 }
 
+/* The vector twins that can run here, up to two. */
+static int vector_sets(mathf_test_vectors **sets_out)
+{
+    int count = 0;
+#if defined(__x86_64__)
+    if (cpu_isa_detect() >= CPU_ISA_AVX2)
+        sets_out[count++] = mathf_test_avx2;
+    sets_out[count++] = mathf_test_avx512_emulated;
+#elif defined(__aarch64__)
+    sets_out[count++] = mathf_test_neon;
+#endif
+    return count;
+}
+
 /* Every 509th float: all exponents, both signs, infinities, NaNs. */
 TEST(mathf, vectors_equal)
 {
-    bool avx2 = cpu_isa_detect() >= CPU_ISA_AVX2;
-    for (uint64_t start = 0; start < 1ull << 32; start += 509 * 16) {
+    mathf_test_vectors *sets[2];
+    int count = vector_sets(sets);
+    if (count == 0)
+        TEST_SKIP("no instruction set of this processor has twins");
+    for (uint64_t start = 0; start < 1ull << 32; start += 509 * 16 * test_thin()) {
         float x[16], exps[16], silus[16];
         for (uint64_t i = 0; i < 16; i++)
             x[i] = mathf_from_bits((uint32_t)(start + i * 509));
-        for (int set = 0; set < 2; set++) {
-            if (set == 0 && !avx2)
-                continue;
-            if (set == 0)
-                mathf_test_avx2(x, exps, silus);
-            else
-                mathf_test_avx512_emulated(x, exps, silus);
+        for (int set = 0; set < count; set++) {
+            sets[set](x, exps, silus);
             for (int i = 0; i < 16; i++) {
                 float e = mathf_exp(x[i]), s = mathf_silu(x[i]);
                 CHECK_MSG(mathf_bits(e) == mathf_bits(exps[i]) || (isnan(e) && isnan(exps[i])),
