@@ -16,6 +16,9 @@ const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level
 #if defined(__x86_64__)
     if (isa >= CPU_ISA_AVX2)
         return &cpu_attention_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &cpu_attention_neon;
 #endif
     (void)isa;
     return &cpu_attention_plain;

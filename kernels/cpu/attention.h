@@ -58,7 +58,8 @@ struct cpu_attention_kernels {
     void (*tile[KERN_KV_TYPE_COUNT])(const struct cpu_attention_tile *tile);
 };
 
-extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2;
+extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2,
+    cpu_attention_neon; /* the last two: where they are compiled */
 const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level isa);
 
 #endif

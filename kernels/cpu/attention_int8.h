@@ -99,5 +99,7 @@ void cpu_plain_kv_int8_rope(const struct cpu_rope_row *row);
 void cpu_plain_kv_int8_tile(const struct cpu_attention_tile *tile);
 void cpu_avx2_kv_int8_rope(const struct cpu_rope_row *row);
 void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile);
+void cpu_neon_kv_int8_rope(const struct cpu_rope_row *row);
+void cpu_neon_kv_int8_tile(const struct cpu_attention_tile *tile);
 
 #endif

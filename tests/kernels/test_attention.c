@@ -308,4 +308,27 @@ TEST(attention, half_equals_hardware)
         TEST_SKIP("this CPU has no F16C");
     hardware_compare();
 }
+#elif defined(__aarch64__)
+static uint16_t hardware_half(float value)
+{
+    __fp16 half = (__fp16)value;
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    return bits;
+}
+
+TEST(attention, half_equals_hardware)
+{
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        uint16_t half = (uint16_t)bits;
+        __fp16 narrow;
+        memcpy(&narrow, &half, sizeof narrow);
+        float value = half_to_float(half), hardware = (float)narrow;
+        CHECK(memcmp(&value, &hardware, sizeof value) == 0);
+    }
+    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += 1021 * test_thin()) {
+        float value = mathf_from_bits((uint32_t)bits);
+        CHECK_INT(half_from_float(value), hardware_half(value));
+    }
+}
 #endif

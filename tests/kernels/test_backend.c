@@ -388,3 +388,26 @@ TEST(backend, names)
         CHECK(kern_kv_head_bytes(KERN_KV_INT8, head_dim) * 100 <= f16 * 56);
     }
 }
+
+/* A level that is not there is refused with those that are. */
+TEST(backend, unknown_instruction_set)
+{
+    const struct kern_backend *backend;
+    struct kern_device *device = NULL;
+    struct err err = ERR_INIT;
+    char expected[128];
+    CHECK_INT(kern_backend_find("cpu", &backend, &err), STATUS_OK);
+    struct kern_device_options options = {.threads = 1, .isa = "sse9"};
+    CHECK_INT(backend->open(&options, &device, &err), STATUS_CONFIG);
+    snprintf(expected, sizeof expected, "isa: \"sse9\" is none of auto, %s", cpu_isa_names());
+    CHECK_STR(err.message, expected);
+#if defined(__aarch64__)
+    CHECK_STR(cpu_isa_names(), "plain, neon, dotprod");
+    CHECK(cpu_isa_detect() >= CPU_ISA_NEON);
+#endif
+    for (size_t level = 0; level <= cpu_isa_detect(); level++) {
+        enum cpu_isa_level parsed;
+        CHECK(cpu_isa_parse(cpu_isa_name((enum cpu_isa_level)level), &parsed));
+        CHECK_INT(parsed, level);
+    }
+}
