@@ -159,7 +159,7 @@ def test_the_streams_of_an_older_version():
 def test_the_streams():
     """Between the router and its nodes: what is lost, altered, overtaken, twice, or late. Each stream that lost something ends, and
     what it brought runs again."""
-    jobs = known(60)
+    jobs = known(40)
     faults = ("message.drop=0.005 message.flip=0.005 message.reorder=0.005 message.duplicate=0.03 message.delay=0.001 "
               "message.stall=0.0003 delay_ms=40 stall_ms=900")
     # such a line looks like nodes that die, and a request outlives eight deaths
