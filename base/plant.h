@@ -27,7 +27,10 @@ enum plant {
 #define X(name, what) PLANT_##name,
     PLANT_TABLE(X)
 #undef X
-        PLANT_COUNT
+        PLANT_COUNT,
+    /* for tests/sim/test_lease.c alone: elsewhere other clocks end first */
+    PLANT_LEASE_NEVER_ENDS,
+    PLANT_LEASE_ENDS_EARLY
 };
 extern enum plant planted;
 #define PLANTED(name) (planted == PLANT_##name)

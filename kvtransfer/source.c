@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plant.h"
 #include "kvtransfer/link_impl.h"
 #include "kvtransfer/park.h"
 #include "kvtransfer/source_transfer.h"
@@ -428,6 +429,13 @@ static void source_link_ended(void *object, struct kv_link *link, enum status st
     kv_park_forget(&source->park, link);
 }
 
+static uint64_t lease_length_ns(const struct kv_source *source)
+{
+    if (PLANTED(LEASE_NEVER_ENDS))
+        return 1000 * NS_PER_S;
+    return PLANTED(LEASE_ENDS_EARLY) ? source->options.lease_ns / 2 : source->options.lease_ns;
+}
+
 static void source_tick(void *object)
 {
     struct kv_source *source = object;
@@ -436,7 +444,7 @@ static void source_tick(void *object)
         struct source_transfer *t = &source->transfers[i];
         if (!is_live(t))
             continue;
-        if (t->state == READY && links->patient_ns - t->lease_from_ns >= source->options.lease_ns) {
+        if (t->state == READY && links->patient_ns - t->lease_from_ns >= lease_length_ns(source)) {
             links->counters.leases_expired++;
             if (t->link)
                 gone_send(source, t->link, &t->key, KV_GONE_LEASE);
@@ -463,7 +471,7 @@ static uint64_t source_next_ns(const void *object)
         const struct source_transfer *t = &source->transfers[i];
         if (is_live(t) && t->progress_due_ns < next_ns)
             next_ns = t->progress_due_ns;
-        uint64_t lease_ns = t->lease_from_ns + source->options.lease_ns + source->links->late_ns;
+        uint64_t lease_ns = t->lease_from_ns + lease_length_ns(source) + source->links->late_ns;
         if (t->state == READY && lease_ns < next_ns)
             next_ns = lease_ns;
     }
