@@ -381,6 +381,7 @@ static void node_run(struct bench *bench, const char *path)
     struct node_options options = {.router = {.host = "127.0.0.1", .port = 1},
                                    .role = NODE_ROLE_MIXED,
                                    .reserve = NODE_RESERVE_NEED,
+                                   .prefix_cache = true,
                                    .chunk_tokens = 512,
                                    .steps_in_flight = 2,
                                    .kv_host = "127.0.0.1"};
