@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/huge.h"
+
 enum {
     KV_LAYOUT_VERSION = 1, /* docs/NUMERICS.md, "KV cache" */
     ROWS_MAX_DEFAULT = 512,
@@ -301,12 +303,9 @@ static enum status buffers_create(struct engine *engine)
 static enum status steps_create(struct engine *engine)
 {
     const struct engine_info *info = &engine->info;
-    uint32_t context_pages = (info->context_tokens + info->page_tokens - 1) / info->page_tokens;
-    uint64_t blocks = (uint64_t)context_pages * info->seqs_max;
     struct kern_step_caps caps = {
         .rows_max = info->rows_max,
         .seqs_max = info->seqs_max,
-        .blocks_max = blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX,
         .samples_max = info->samples_max,
         .sums_max = info->rows_max / info->page_tokens + 2 * info->seqs_max,
     };
@@ -337,14 +336,13 @@ static enum status tables_create(struct engine *engine)
     size_t pages = info->page_count;
     engine->slots = calloc(info->slots_max, sizeof *engine->slots);
     engine->free_slots = calloc(info->slots_max, sizeof *engine->free_slots);
-    engine->sums = calloc(pages * info->run_count, sizeof *engine->sums);
-    engine->sealed_runs = calloc(pages, sizeof *engine->sealed_runs);
-    engine->fill_pending = calloc(pages, sizeof *engine->fill_pending);
+    engine->sums = huge_alloc(pages * info->run_count, sizeof *engine->sums);
+    engine->pages = huge_alloc(pages, sizeof *engine->pages);
+    engine->page_shift = (uint32_t)__builtin_ctz(info->page_tokens);
     engine->fill_list = calloc(pages, sizeof *engine->fill_list);
-    engine->fill_step = calloc(pages, sizeof *engine->fill_step);
     engine->copies = calloc(info->copies_max, sizeof *engine->copies);
-    if (!engine->slots || !engine->free_slots || !engine->sums || !engine->sealed_runs ||
-        !engine->fill_pending || !engine->fill_list || !engine->fill_step || !engine->copies)
+    if (!engine->slots || !engine->free_slots || !engine->sums || !engine->pages ||
+        !engine->fill_list || !engine->copies)
         return STATUS_MEMORY;
     for (uint32_t slot = info->slots_max; slot-- > 0;)
         engine->free_slots[engine->free_slot_count++] = slot;
@@ -517,11 +515,12 @@ void engine_destroy(struct engine *engine)
         device_destroy(engine);
     for (int i = 0; i < ENGINE_STEPS; i++)
         free(engine->steps[i].fill_pages);
-    void *const tables[] = {engine->layers,    engine->slots,       engine->free_slots,
-                            engine->sums,      engine->sealed_runs, engine->fill_pending,
-                            engine->fill_list, engine->fill_step,   engine->copies};
+    void *const tables[] = {engine->layers, engine->slots, engine->free_slots, engine->fill_list,
+                            engine->copies};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
         free(tables[i]);
+    huge_free(engine->sums);
+    huge_free(engine->pages);
     kern_cancels_destroy(engine->cancels);
     pthread_cond_destroy(&engine->rung);
     pthread_mutex_destroy(&engine->mutex);

@@ -112,16 +112,9 @@ uint32_t engine_cancel_layers_max(const struct engine *engine);
 
 /* --- steps --- */
 
-struct engine_sample_input {
-    const struct sampling_params *params; /* checked by sampling_params_check */
-    uint64_t seed;                        /* the effective one */
-    uint32_t n_index;                     /* which of n */
-    /* The history for penalties. The token sampled here has position generated_count in the answer, or
-     * generated_count + 1 when the row's input is a token of the previous step that is still unknown (prev_sample). */
-    const uint32_t *prompt;    /* [prompt_count] */
-    const uint32_t *generated; /* [generated_count] */
-    uint32_t prompt_count, generated_count;
-};
+/* How an answer is sampled, in the form that steps refer to, from `params` (checked by sampling_params_check; its bias is referred to).
+ * What params do not say is left to the caller: the effective seed, which of n, and the history for penalties. */
+void engine_sampling_set(const struct sampling_params *params, struct kern_sampling *sampling_out);
 
 enum { ENGINE_NONE = UINT32_MAX };
 
@@ -132,13 +125,16 @@ struct engine_seq_input {
     uint32_t
         prev_sample; /* ENGINE_NONE; or: the one row's token is what this sample of the step submitted last gives */
     uint32_t position_begin;
-    const uint32_t *
-        pages; /* the sequence's block table [page_count], copied; covers position_begin + row_count */
+    /* The sequence's block table [page_count]: covers position_begin + row_count, and so far stays unchanged until STEP_DONE. An entry is
+     * checked when its slot is seen with it for the first time, and when a row is written there. */
+    const uint32_t *pages;
     uint32_t page_count;
     bool seal_partial; /* checksum also the last page when this step leaves it partly filled */
-    /* NULL: no logits for this sequence. Else the last row is sampled. params, prompt and generated stay unchanged (as far
-     * as the counts given here reach) until STEP_DONE. */
-    const struct engine_sample_input *sample;
+    /* NULL: no logits for this sequence. Else the last row is sampled; it stays unchanged (of `generated`, as far as the count given here
+     * reaches) until STEP_DONE. The token sampled here has position generated_count in the answer, or generated_count + 1 when the
+     * row's input is a token of the previous step that is still unknown (prev_sample). */
+    const struct kern_sampling *sampling;
+    uint32_t generated_count;
     float *
         logits_out; /* NULL; or [row_count][vocab_size], the raw logits of every row; each row counts as a sample */
 };
@@ -146,7 +142,7 @@ struct engine_seq_input {
 /* An empty step, or NULL while two are in flight. Results of the step that used the same memory are gone. */
 struct engine_step *engine_step_begin(struct engine *engine);
 /* Adds a sequence. `sample_out` (may be NULL) gets the index of its sample, ENGINE_NONE when there is none.
- * STATUS_FULL: no room for its rows, samples or block table: submit, and add it to the next step.
+ * STATUS_FULL: no room for it, its rows or its samples: submit, and add it to the next step.
  * STATUS_INVALID: a token, position, page or slot out of range (our own caller's fault; nothing was added). */
 enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
                             uint32_t *sample_out);
@@ -206,6 +202,8 @@ void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t co
 bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t count);
 /* Forgets the checksums of pages, as zeroing does, without touching their bytes, also where zeroing was still to come. */
 void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t count);
+/* Soon one of these calls will name the page: what is known of it is fetched from far memory meanwhile. */
+void engine_page_ahead(const struct engine *engine, uint32_t page);
 /* Tests: fills with NaN, in stream order. Only with poison_pages. */
 void engine_pages_poison(struct engine *engine, const uint32_t *pages, uint32_t count);
 /* The checksum of a piece: false when it has none (yet). */

@@ -2,6 +2,7 @@
  *
  *     engine.c   creation, options, weights          step.c    slots, building and submitting steps, events
  *     forward.c  one step as backend operations      pages.c   checksums, zeroing, copies
+ *     sampling.c how an answer is sampled
  *
  * Owner: the loop thread, but for what is atomic or under `mutex`. */
 #ifndef BATON_ENGINE_INTERNAL_H
@@ -35,8 +36,17 @@ struct engine_step {
 };
 
 struct engine_slot {
-    uint32_t in_flight; /* steps that hold it */
+    uint32_t in_flight;      /* steps that hold it */
+    uint32_t blocks_checked; /* first entries of its block table that were seen to be pages */
     bool taken, released;
+};
+
+/* What is known of a page, in one line of the processor's cache: each is looked at when nothing near it was lately. */
+struct engine_page {
+    uint64_t sealed_runs; /* bit r: sums[page][r] is valid */
+    uint64_t fill_step;   /* the number of the step that fills it, from 1 */
+    uint8_t fill_pending; /* FILL_*: to be done before the next step */
+    uint8_t unused[15];   /* two pages to a line */
 };
 
 struct copy_entry {
@@ -74,11 +84,10 @@ struct engine {
     uint32_t *free_slots, free_slot_count;
 
     uint64_t *sums;                       /* [page_count][run_count] */
-    uint64_t *sealed_runs;                /* [page_count] bit r: sums[page][r] is valid */
-    uint8_t *fill_pending;                /* [page_count] FILL_*: to be done before the next step */
+    struct engine_page *pages;            /* [page_count] */
+    uint32_t page_shift;                  /* page_tokens is 1 << page_shift */
     uint32_t *fill_list, fill_list_count; /* [page_count] pages that may be pending */
-    uint64_t *fill_step; /* [page_count] the number of the step that fills it, from 1 */
-    uint64_t fills_done; /* up to this step */
+    uint64_t fills_done;                  /* up to this step */
     bool poison_pages;
 
     struct copy_entry *copies; /* [copies_max] a ring */

@@ -31,16 +31,21 @@ static void fill_mark(struct engine *engine, const uint32_t *pages, uint32_t cou
 {
     for (uint32_t i = 0; i < count; i++) {
         assert(pages[i] < engine->info.page_count);
-        if (engine->fill_pending[pages[i]] == FILL_NONE)
+        if (engine->pages[pages[i]].fill_pending == FILL_NONE)
             engine->fill_list[engine->fill_list_count++] = pages[i];
-        engine->fill_pending[pages[i]] = fill;
-        engine->sealed_runs[pages[i]] = 0;
+        engine->pages[pages[i]].fill_pending = fill;
+        engine->pages[pages[i]].sealed_runs = 0;
     }
 }
 
 void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t count)
 {
     fill_mark(engine, pages, count, FILL_ZERO);
+}
+
+void engine_page_ahead(const struct engine *engine, uint32_t page)
+{
+    __builtin_prefetch(&engine->pages[page], 1);
 }
 
 void engine_pages_poison(struct engine *engine, const uint32_t *pages, uint32_t count)
@@ -53,9 +58,9 @@ bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t
 {
     bool quiet = true;
     for (uint32_t i = 0; i < count; i++) {
-        if (engine->fill_pending[pages[i]] != FILL_NONE)
-            engine->fill_pending[pages[i]] = FILL_DROPPED;
-        quiet &= engine->fill_step[pages[i]] <= engine->fills_done;
+        if (engine->pages[pages[i]].fill_pending != FILL_NONE)
+            engine->pages[pages[i]].fill_pending = FILL_DROPPED;
+        quiet &= engine->pages[pages[i]].fill_step <= engine->fills_done;
     }
     return quiet;
 }
@@ -64,9 +69,10 @@ void engine_pages_unseal(struct engine *engine, const uint32_t *pages, uint32_t 
 {
     for (uint32_t i = 0; i < count; i++) {
         assert(pages[i] < engine->info.page_count);
-        engine->sealed_runs[pages[i]] = 0;
-        if (engine->fill_pending[pages[i]] != FILL_NONE)
-            engine->fill_pending[pages[i]] = FILL_DROPPED; /* of an owner that never used it */
+        engine->pages[pages[i]].sealed_runs = 0;
+        if (engine->pages[pages[i]].fill_pending != FILL_NONE)
+            engine->pages[pages[i]].fill_pending =
+                FILL_DROPPED; /* of an owner that never used it */
     }
 }
 
@@ -76,15 +82,15 @@ void engine_fills_enqueue(struct engine *engine, struct engine_step *step)
     uint32_t zero_count = 0, all = 0;
     for (uint8_t fill = FILL_ZERO; fill <= FILL_POISON; fill++) {
         for (uint32_t i = 0; i < engine->fill_list_count; i++)
-            if (engine->fill_pending[engine->fill_list[i]] == fill)
+            if (engine->pages[engine->fill_list[i]].fill_pending == fill)
                 step->fill_pages[all++] = engine->fill_list[i];
         if (fill == FILL_ZERO)
             zero_count = all;
     }
     for (uint32_t i = 0; i < all; i++)
-        engine->fill_step[step->fill_pages[i]] = engine->steps_submitted;
+        engine->pages[step->fill_pages[i]].fill_step = engine->steps_submitted;
     for (uint32_t i = 0; i < engine->fill_list_count; i++)
-        engine->fill_pending[engine->fill_list[i]] = FILL_NONE;
+        engine->pages[engine->fill_list[i]].fill_pending = FILL_NONE;
     engine->fill_list_count = 0;
     if (zero_count)
         engine->ops->kv_fill(engine->stream, engine->kv, step->fill_pages, zero_count, false);
@@ -98,13 +104,17 @@ void engine_fills_enqueue(struct engine *engine, struct engine_step *step)
 static void sum_store(struct engine *engine, uint32_t page, uint32_t run, uint64_t sum)
 {
     engine->sums[(size_t)page * engine->info.run_count + run] = sum;
-    engine->sealed_runs[page] |= UINT64_C(1) << run;
+    engine->pages[page].sealed_runs |= UINT64_C(1) << run;
 }
 
 void engine_sums_store(struct engine *engine, const struct engine_step *step, uint32_t run)
 {
     const struct kern_step *kern = step->kern;
     const uint64_t *sums = kern->sums + (size_t)run * kern->caps.sums_max;
+    for (uint32_t i = 0; i < kern->sum_count; i++) { /* one wait for all of them */
+        engine_page_ahead(engine, kern->sum_pages[i]);
+        __builtin_prefetch(&engine->sums[(size_t)kern->sum_pages[i] * engine->info.run_count], 1);
+    }
     for (uint32_t i = 0; i < kern->sum_count; i++) {
         /* the page of a cancelled sequence may be someone else's by now */
         uint32_t slot = kern->seqs[kern->sum_seqs[i]].slot;
@@ -116,7 +126,7 @@ void engine_sums_store(struct engine *engine, const struct engine_step *step, ui
 bool engine_piece_sum(const struct engine *engine, uint32_t page, uint32_t run, uint64_t *sum_out)
 {
     assert(page < engine->info.page_count && run < engine->info.run_count);
-    if (!(engine->sealed_runs[page] >> run & 1))
+    if (!(engine->pages[page].sealed_runs >> run & 1))
         return false;
     *sum_out = engine->sums[(size_t)page * engine->info.run_count + run];
     return true;
@@ -125,7 +135,7 @@ bool engine_piece_sum(const struct engine *engine, uint32_t page, uint32_t run, 
 bool engine_page_sealed(const struct engine *engine, uint32_t page)
 {
     assert(page < engine->info.page_count);
-    return engine->sealed_runs[page] == UINT64_MAX >> (64 - engine->info.run_count);
+    return engine->pages[page].sealed_runs == UINT64_MAX >> (64 - engine->info.run_count);
 }
 
 void *engine_piece_host(struct engine *engine, uint32_t page, uint32_t run)
@@ -149,8 +159,8 @@ enum status engine_copy_submit(struct engine *engine, struct engine_copy *copy)
     struct copy_entry *entry = &engine->copies[engine->copies_submitted++ % copies_max];
     entry->copy = copy;
     copy->status = STATUS_OK;
-    if (copy->kind != ENGINE_COPY_EXPORT && engine->fill_pending[copy->page] != FILL_NONE)
-        engine->fill_pending[copy->page] = FILL_DROPPED;
+    if (copy->kind != ENGINE_COPY_EXPORT && engine->pages[copy->page].fill_pending != FILL_NONE)
+        engine->pages[copy->page].fill_pending = FILL_DROPPED;
     engine->ops->kv_copy(engine->copy_stream, kinds[copy->kind], engine->kv,
                          piece_of(engine, copy->page, copy->run), copy->host, &copy->sum);
     engine->ops->event_record(engine->copy_stream, entry->done);

@@ -79,7 +79,7 @@ struct engine_step *engine_step_begin(struct engine *engine)
     step->cookie = NULL;
     step->next_run = 0;
     struct kern_step *kern = step->kern;
-    kern->row_count = kern->seq_count = kern->block_count = kern->sample_count = 0;
+    kern->row_count = kern->seq_count = kern->sample_count = 0;
     kern->sum_count = 0;
     kern->prev = NULL;
     return step;
@@ -92,6 +92,30 @@ void engine_step_abandon(struct engine_step *step)
     step->engine->steps_begun--;
 }
 
+/* Blocks that `rows` rows reach, and the one that a position lies in. */
+static uint32_t blocks_of(const struct engine *engine, uint32_t rows)
+{
+    return (rows + engine->info.page_tokens - 1) >> engine->page_shift;
+}
+
+static uint32_t block_at(const struct engine *engine, uint32_t position)
+{
+    return position >> engine->page_shift;
+}
+
+static bool blocks_valid(const struct engine *engine, const struct engine_seq_input *input)
+{
+    uint32_t known = engine->slots[input->slot].blocks_checked;
+    uint32_t written = block_at(engine, input->position_begin);
+    uint32_t end = blocks_of(engine, input->position_begin + input->row_count);
+    if (input->page_count < end)
+        return false;
+    for (uint32_t i = written < known ? written : known; i < end; i++)
+        if (input->pages[i] >= engine->info.page_count)
+            return false;
+    return true;
+}
+
 static bool input_valid(const struct engine_step *step, const struct engine_seq_input *input)
 {
     const struct engine *engine = step->engine;
@@ -101,21 +125,13 @@ static bool input_valid(const struct engine_step *step, const struct engine_seq_
         input->row_count > info->context_tokens ||
         input->position_begin > info->context_tokens - input->row_count)
         return false;
-    uint32_t end = input->position_begin + input->row_count;
-    uint32_t pages = (end + info->page_tokens - 1) / info->page_tokens;
-    if (input->page_count < pages)
-        return false;
-    bool sound =
-        true; /* no early end: this is most of what a long sequence costs here, and so it is done many at a time */
-    for (uint32_t i = 0; i < pages; i++)
-        sound &= input->pages[i] < info->page_count;
-    if (!sound)
+    if (!blocks_valid(engine, input))
         return false;
     if (input->prev_sample != ENGINE_NONE) {
         const struct engine_step *last = engine->last_submitted;
         return input->row_count == 1 && !input->tokens && last &&
                input->prev_sample < last->kern->sample_count &&
-               last->kern->samples[input->prev_sample].draw;
+               last->kern->samples[input->prev_sample].sampling;
     }
     if (!input->tokens)
         return false;
@@ -125,45 +141,14 @@ static bool input_valid(const struct engine_step *step, const struct engine_seq_
     return true;
 }
 
-static void sample_fill(struct kern_sample *sample, const struct engine_sample_input *input,
-                        bool unknown_token)
-{
-    const struct sampling_params *params = input->params;
-    _Static_assert(sizeof(struct kern_bias) == sizeof(struct sampling_bias) &&
-                       offsetof(struct kern_bias, bias) == offsetof(struct sampling_bias, bias),
-                   "the two structs are one");
-    sample->draw = true;
-    sample->logits_out = NULL;
-    sample->temperature = params->temperature;
-    sample->top_p = params->top_p;
-    sample->min_p = params->min_p;
-    sample->top_k = params->top_k;
-    sample->repetition_penalty = params->repetition_penalty;
-    sample->presence_penalty = params->presence_penalty;
-    sample->frequency_penalty = params->frequency_penalty;
-    sample->logprobs = params->logprobs;
-    sample->seed = input->seed;
-    sample->n_index = input->n_index;
-    sample->position = input->generated_count + (unknown_token ? 1 : 0);
-    sample->unknown_token = unknown_token;
-    sample->prompt = input->prompt;
-    sample->prompt_count = input->prompt_count;
-    sample->generated = input->generated;
-    sample->generated_count = input->generated_count;
-    sample->bias = (const struct kern_bias *)params->logit_bias;
-    sample->bias_count = params->logit_bias_count;
-}
-
 /* Pages that these rows fill to the end, and the partial last one when asked for. */
 static void seals_add(struct engine_step *step, const struct engine_seq_input *input)
 {
+    const struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
-    uint32_t page_tokens = step->engine->info.page_tokens;
-    uint32_t first = input->position_begin / page_tokens;
-    uint32_t end = input->position_begin + input->row_count, last = end / page_tokens;
-    if (input->seal_partial && end % page_tokens != 0)
-        last++;
-    for (uint32_t i = first; i < last; i++) {
+    uint32_t end = input->position_begin + input->row_count;
+    uint32_t last = input->seal_partial ? blocks_of(engine, end) : block_at(engine, end);
+    for (uint32_t i = block_at(engine, input->position_begin); i < last; i++) {
         assert(kern->sum_count < kern->caps.sums_max);
         kern->sum_pages[kern->sum_count] = input->pages[i];
         kern->sum_seqs[kern->sum_count++] = kern->seq_count;
@@ -175,28 +160,25 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
 {
     struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
-    const struct engine_info *info = &engine->info;
     assert(step->state == STEP_OPEN);
     if (!input_valid(step, input))
         return STATUS_INVALID;
-    uint32_t end = input->position_begin + input->row_count;
-    uint32_t pages = (end + info->page_tokens - 1) / info->page_tokens;
-    uint32_t samples = input->logits_out ? input->row_count : input->sample ? 1 : 0;
+    uint32_t samples = input->logits_out ? input->row_count : input->sampling ? 1 : 0;
     if (input->row_count > kern->caps.rows_max - kern->row_count ||
         kern->seq_count == kern->caps.seqs_max ||
-        pages > kern->caps.blocks_max - kern->block_count ||
         samples > kern->caps.samples_max - kern->sample_count)
         return STATUS_FULL;
 
     seals_add(step, input);
     uint32_t row = kern->row_count, seq = kern->seq_count;
+    uint32_t blocks = blocks_of(engine, input->position_begin + input->row_count);
+    engine->slots[input->slot].blocks_checked = blocks;
     kern->seqs[seq] = (struct kern_seq){.row_begin = row,
                                         .row_count = input->row_count,
                                         .position_begin = input->position_begin,
-                                        .block_begin = kern->block_count,
-                                        .block_count = pages,
-                                        .slot = input->slot};
-    memcpy(kern->blocks + kern->block_count, input->pages, pages * sizeof *input->pages);
+                                        .slot = input->slot,
+                                        .block_count = blocks,
+                                        .blocks = input->pages};
     bool prev = input->prev_sample != ENGINE_NONE;
     for (uint32_t i = 0; i < input->row_count; i++) {
         kern->tokens[row + i] = prev ? KERN_TOKEN_PREV | input->prev_sample : input->tokens[i];
@@ -207,20 +189,20 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
         kern->prev = engine->last_submitted->kern;
     for (uint32_t i = input->row_count - samples; i < input->row_count; i++) {
         struct kern_sample *sample = &kern->samples[kern->sample_count++];
-        if (input->sample && i + 1 == input->row_count)
-            sample_fill(sample, input->sample, prev); /* every field but these two */
-        else
-            *sample = (struct kern_sample){0};
-        sample->row = row + i;
-        sample->seq = seq;
+        *sample = (struct kern_sample){.row = row + i, .seq = seq};
+        if (input->sampling && i + 1 == input->row_count) {
+            sample->sampling = input->sampling;
+            sample->position = input->generated_count + (prev ? 1 : 0);
+            sample->generated_count = input->generated_count;
+            sample->unknown_token = prev;
+        }
         if (input->logits_out)
-            sample->logits_out = input->logits_out + (size_t)i * info->vocab_size;
+            sample->logits_out = input->logits_out + (size_t)i * engine->info.vocab_size;
     }
     if (sample_out)
-        *sample_out = input->sample ? kern->sample_count - 1 : ENGINE_NONE;
+        *sample_out = input->sampling ? kern->sample_count - 1 : ENGINE_NONE;
     kern->row_count += input->row_count;
     kern->seq_count++;
-    kern->block_count += pages;
     return STATUS_OK;
 }
 
@@ -248,14 +230,12 @@ enum status engine_submit(struct engine_step *step)
     assert(step->state == STEP_OPEN);
     if (kern->row_count == 0)
         return STATUS_INVALID;
-    uint32_t page_tokens = engine->info.page_tokens;
     for (uint32_t s = 0; s < kern->seq_count; s++) {
         const struct kern_seq *seq = &kern->seqs[s];
         engine->slots[seq->slot].in_flight++;
         /* what is written has no checksum any more */
-        uint32_t last = (seq->position_begin + seq->row_count - 1) / page_tokens;
-        for (uint32_t i = seq->position_begin / page_tokens; i <= last; i++)
-            engine->sealed_runs[kern->blocks[seq->block_begin + i]] = 0;
+        for (uint32_t i = block_at(engine, seq->position_begin); i < seq->block_count; i++)
+            engine->pages[seq->blocks[i]].sealed_runs = 0;
     }
     step->state = STEP_IN_FLIGHT;
     step->submitted_ns = clock_now_ns();

@@ -84,15 +84,16 @@ enum {
 #define KERN_TOKEN_PREV UINT32_C(0x80000000)
 
 struct kern_step_caps {
-    uint32_t rows_max, seqs_max, blocks_max, samples_max, sums_max;
+    uint32_t rows_max, seqs_max, samples_max, sums_max;
 };
 
 struct kern_seq {
     uint32_t row_begin, row_count;
     uint32_t position_begin; /* of its first row; rows are at consecutive positions */
-    uint32_t block_begin,
-        block_count; /* its block table: step->blocks[block_begin …] are page numbers */
-    uint32_t slot;   /* its cancel flag */
+    uint32_t slot;           /* its cancel flag */
+    uint32_t block_count;
+    const uint32_t *
+        blocks; /* [block_count] page numbers: host memory that stays unchanged until the step's event, what is behind may change */
 };
 
 struct kern_bias {
@@ -100,24 +101,29 @@ struct kern_bias {
     float bias;
 };
 
-/* How a row is sampled: see docs/NUMERICS.md. The pointers are host memory that stays unchanged until the step's event. */
-struct kern_sample {
-    uint32_t row, seq;
-    bool draw; /* false: logits only */
+/* How all tokens of an answer are sampled: see docs/NUMERICS.md. Host memory, as what it points to: it stays unchanged until the event
+ * of the last step that names it (of `generated`, what lies behind a step's generated_count may change). */
+struct kern_sampling {
     float temperature, top_p, min_p;
     float repetition_penalty, presence_penalty, frequency_penalty;
     uint32_t top_k;
     int32_t logprobs; /* < 0: none; 0: of the chosen token; k: and of the k best */
     uint64_t seed;
     uint32_t n_index;
-    uint32_t position;      /* in the answer, from 0: keys the generator */
-    bool unknown_token;     /* the row's input token counts as generated too, after `generated` */
-    const uint32_t *prompt; /* [prompt_count] */
-    const uint32_t *generated; /* [generated_count] */
-    uint32_t prompt_count, generated_count;
+    uint32_t prompt_count, bias_count;
+    const uint32_t *prompt;       /* [prompt_count] */
+    const uint32_t *generated;    /* [a sample's generated_count] */
     const struct kern_bias *bias; /* [bias_count] */
-    uint32_t bias_count;
-    float *logits_out; /* NULL, or [vocab]: the raw logits are copied here */
+};
+
+/* One row that gets logits. */
+struct kern_sample {
+    uint32_t row, seq;
+    const struct kern_sampling *sampling; /* NULL: logits only */
+    uint32_t position;                    /* in the answer, from 0: keys the generator */
+    uint32_t generated_count;
+    bool unknown_token; /* the row's input token counts as generated too, after `generated` */
+    float *logits_out;  /* NULL, or [vocab]: the raw logits are copied here */
 };
 
 struct kern_sample_out {
@@ -129,17 +135,19 @@ struct kern_sample_out {
     uint32_t top_count;
     uint32_t top_ids[KERN_TOP_MAX]; /* best first, ties by lowest id */
     float top_logprobs[KERN_TOP_MAX];
+    uint32_t unused
+        [4]; /* whole lines of the processor's cache: what is always read is in the first of them */
 };
+_Static_assert(sizeof(struct kern_sample_out) % 64 == 0, "see above");
 
 /* The host fills the arrays; `caps` and the pointers are the backend's. */
 struct kern_step {
     struct kern_step_caps caps;
-    uint32_t row_count, seq_count, block_count, sample_count, sum_count;
+    uint32_t row_count, seq_count, sample_count, sum_count;
     uint32_t *tokens;            /* [rows_max] */
     uint32_t *positions;         /* [rows_max] */
     uint32_t *row_seqs;          /* [rows_max] index into seqs */
     struct kern_seq *seqs;       /* [seqs_max] */
-    uint32_t *blocks;            /* [blocks_max] */
     struct kern_sample *samples; /* [samples_max], ascending rows */
     uint32_t *sum_pages;         /* [sums_max] pages that kv_sums hashes … */
     uint32_t *sum_seqs; /* [sums_max] … unless this sequence (an index into seqs) is cancelled */

@@ -98,9 +98,11 @@ static enum status sampling_take(const struct node *node, const Baton__Node__V1_
     params.logit_bias_count = (uint32_t)of->n_bias;
     params.stop_token_ids = work->stop_ids;
     params.stop_token_count = (uint32_t)of->n_stop_ids;
-    work->sampling = params;
-    work->seed = of->seed;
-    work->n_index = of->index;
+    work->min_tokens = params.min_tokens;
+    work->stop_count = params.stop_token_count;
+    engine_sampling_set(&params, &work->sampling);
+    work->sampling.seed = of->seed;
+    work->sampling.n_index = of->index;
     return sampling_params_check(&params, node->info->vocab_size, err);
 }
 
@@ -180,6 +182,9 @@ static enum status assign_take(struct node *node, const Baton__Node__V1__Assign 
     if (assign->n_generated)
         memcpy(work->tokens + assign->n_prompt, assign->generated,
                assign->n_generated * sizeof *work->tokens);
+    work->sampling.prompt = work->tokens;
+    work->sampling.prompt_count = work->prompt_count;
+    work->sampling.generated = work->tokens + work->prompt_count;
     work->answer_max = assign->tokens_max;
     work->preempted_count = work->generated_count;
     work->age = assign->age;

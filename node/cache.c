@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/huge.h"
 #include "base/log.h"
 #include "base/plant.h"
 #include "base/random.h"
@@ -16,7 +17,7 @@ enum status cache_init(struct node *node)
     struct cache *cache = &node->cache;
     cache->on = node->options->prefix_cache;
     cache->all_runs = UINT64_MAX >> (64 - node->info->run_count);
-    cache->pages = calloc(node->pool.total, sizeof *cache->pages);
+    cache->pages = huge_alloc(node->pool.total, sizeof *cache->pages);
     if (!cache->pages)
         return STATUS_MEMORY;
     random_bytes(cache->key, sizeof cache->key); /* until a router names one */
@@ -34,7 +35,7 @@ enum status cache_init(struct node *node)
 void cache_finish(struct node *node)
 {
     prefix_finish(&node->cache.prefix);
-    free(node->cache.pages);
+    huge_free(node->cache.pages);
 }
 
 /* --- what the router is told --- */
@@ -100,6 +101,17 @@ void cache_find(struct node *node, struct work *work, uint32_t blocks)
     work->page_count = work->hit_count = hits;
 }
 
+/* The page that is taken next: nobody has looked at it for long, and each line that tells of it comes from far. */
+static void free_ahead(const struct node *node)
+{
+    uint32_t page = node->pool.free_head;
+    if (page == POOL_PAGE_NONE)
+        return;
+    __builtin_prefetch(&node->pool.pages[page], 1);
+    __builtin_prefetch(&node->cache.pages[page], 1);
+    engine_page_ahead(node->engine, page);
+}
+
 /* New ones as blocks `at` and on. */
 static void blocks_take(struct node *node, struct work *work, uint32_t at, uint32_t count,
                         enum pool_state state)
@@ -117,6 +129,7 @@ static void blocks_take(struct node *node, struct work *work, uint32_t at, uint3
         page->mirrored = 0;
     }
     engine_pages_unseal(node->engine, pages, count);
+    free_ahead(node);
 }
 
 void cache_take(struct node *node, struct work *work, uint32_t count, enum pool_state state)
@@ -181,6 +194,24 @@ void cache_publish(struct node *node, struct work *work)
             blocks = i; /* its step was cancelled */
     prefix_publish(&node->cache.prefix, &work->cursor, work->index, work->salt, work->tokens,
                    work->pages, blocks);
+}
+
+void cache_publish_ahead(const struct node *node, const struct work *work, int pass)
+{
+    const struct prefix *prefix = &node->cache.prefix;
+    const struct prefix_cursor *cursor = &work->cursor;
+    if (!node->cache.on || !work_live(work) || cursor->blocks >= work->page_count)
+        return;
+    if (pass == 0) {
+        __builtin_prefetch(&work->pages[cursor->blocks]);
+        __builtin_prefetch(&work->tokens[cursor->blocks * node->info->page_tokens]);
+        __builtin_prefetch(work->salt);
+    } else if (pass == 1) {
+        prefix_publish_touch(prefix, cursor, work->tokens, work->pages);
+        engine_page_ahead(node->engine, work->pages[cursor->blocks]);
+    } else {
+        prefix_publish_seek(prefix, cursor, work->salt, work->tokens);
+    }
 }
 
 uint32_t cache_verified(const struct node *node, const struct work *work)

@@ -25,9 +25,10 @@ struct work;
 enum {
     CACHED_MAX = 1024
 }; /* hashes in one message, and so many changes are not kept for the next heartbeat */
+enum { CACHE_PUBLISH_PASSES = 3 };
 
 struct cache_page { /* sets of runs of layers */
-    uint64_t check_todo, check_busy;
+    _Alignas(64) uint64_t check_todo, check_busy;
     uint64_t export_todo, export_busy;
     uint64_t mirrored; /* what lies in the mirror as well (node/copies.h) */
     uint64_t checked;  /* number of the last check that ended */
@@ -78,6 +79,8 @@ void cache_page_written(struct node *node, uint32_t page);
 void cache_release(struct node *node, struct work *work);
 /* The rows up to work->rows_done are computed or received, and accepted: the pages that they fill become shared. */
 void cache_publish(struct node *node, struct work *work);
+/* Before that, for each of many: asks for the memory that it will touch. Pass 0 for all of them, then pass 1, … */
+void cache_publish_ahead(const struct node *node, const struct work *work, int pass);
 /* Whole pages, from the first on, that a receiver has verified, or found here. */
 uint32_t cache_verified(const struct node *node, const struct work *work);
 /* A receiver ends before it has everything: these are kept. */

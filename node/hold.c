@@ -149,21 +149,20 @@ void node_stop_all(struct node *node)
 
 /* --- tokens --- */
 
-bool node_work_token(struct node *node, struct work *work, const struct outbox_token *of)
+bool node_work_token(struct node *node, struct work *work, struct outbox_token *token)
 {
-    assert(of->position == work->generated_count && work_total(work) < node->table.tokens_max);
-    work->tokens[work_total(work)] = of->token.token_id;
+    assert(token->position == work->generated_count && work_total(work) < node->table.tokens_max);
+    work->tokens[work_total(work)] = token->token.token_id;
     work->generated_count++;
-    struct outbox_token token = *of;
-    token.finish = work_finish(work);
+    token->finish = work_finish(work);
     /* the router hears what is cached before the last token, so that a client's next turn finds all of it; of a prompt
      * soon after its first one, which waits for nothing */
-    if (work->state == WORK_PROMPT || token.finish != WORK_FINISH_NONE)
+    if (work->state == WORK_PROMPT || token->finish != WORK_FINISH_NONE)
         cache_tell_soon(node);
-    if (token.finish != WORK_FINISH_NONE)
+    if (token->finish != WORK_FINISH_NONE)
         cache_tell(node);
-    outbox_token(&node->outbox, &token);
-    if (token.finish == WORK_FINISH_NONE)
+    outbox_token(&node->outbox, token);
+    if (token->finish == WORK_FINISH_NONE)
         return true;
     node_work_end(node, work, STATUS_OK);
     return false;

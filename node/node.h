@@ -46,6 +46,7 @@ struct node_leg {
     /* Its pages are taken, and what was found here is verified. Prefill: PROMPT, everything before work->rows_done is there.
      * Decode: FETCHING, what is not there is to be fetched. */
     void (*begin)(struct node *node, struct work *work);
+    /* Rows of its prompt were given to the engine. */
     void (*step_submitted)(struct node *node, struct work *work);
     /* A piece of the work's block is computed and has its checksum. */
     void (*piece_sealed)(struct node *node, struct work *work, uint32_t block, uint32_t run);
@@ -188,8 +189,8 @@ void node_work_fail(struct node *node, struct work *work, Baton__Node__V1__Repor
 /* Ends the work of every router. The stream is gone: nothing is reported. */
 void node_stop_all(struct node *node);
 /* The work has a new token, known to the router or sent with this: appends it, reports it, and ends the work when it ends the
- * answer. Returns false when it did. */
-bool node_work_token(struct node *node, struct work *work, const struct outbox_token *token);
+ * answer. Returns false when it did. token->finish is filled in here. */
+bool node_work_token(struct node *node, struct work *work, struct outbox_token *token);
 /* A FETCHING or ORPHAN work is complete: its first token is `work->first`. Joins the running batch. */
 void node_work_join(struct node *node, struct work *work);
 /* Every tick: hands over, ends and leaves, while draining. */

@@ -22,7 +22,8 @@ enum status step_loop_init(struct node *node)
     };
     steps->candidates = calloc(node->table.count, sizeof *steps->candidates);
     steps->shares = calloc(sequences, sizeof *steps->shares);
-    bool whole = steps->candidates && steps->shares;
+    steps->full = calloc(sequences, sizeof *steps->full);
+    bool whole = steps->candidates && steps->shares && steps->full;
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++) {
         steps->records[i].parts = calloc(sequences, sizeof *steps->records[i].parts);
         whole &= steps->records[i].parts != NULL;
@@ -37,6 +38,7 @@ void step_loop_finish(struct node *node)
         free(steps->records[i].parts);
     free(steps->candidates);
     free(steps->shares);
+    free(steps->full);
 }
 
 /* --- memory that is far --- */
@@ -54,12 +56,7 @@ static void ahead(const void *memory, size_t bytes)
 
 static void ahead_step(const struct work *work)
 {
-    ahead(work, offsetof(struct work, sampling));
-}
-
-static void ahead_sample(const struct work *work)
-{
-    ahead(&work->sampling, 2 * (size_t)LINE); /* to the attempt's id */
+    ahead(work, offsetof(struct work, key));
 }
 
 /* --- planning and submitting --- */
@@ -114,9 +111,12 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
     struct list *prompts = &node->table.states[WORK_PROMPT];
     uint32_t count = 0;
     struct work *early = prompt_next(node, prompts->next, false);
-    list_for_each(it, &node->table.states[WORK_DECODING])
-    {
-        struct work *work = container_of(it, struct work, link);
+    const struct work_turn *turns = node->table.decoding;
+    uint32_t turn_count = node->table.state_counts[WORK_DECODING];
+    for (uint32_t i = 0; i < turn_count; i++) {
+        struct work *work = turns[i].work;
+        if (i + AHEAD < turn_count)
+            ahead_step(turns[i + AHEAD].work);
         for (; early && early->age < work->age; early = prompt_next(node, early->link.next, false))
             candidate_add(steps, &count, early, 0);
         if (!rows_known(work) && !next_row_ready(node, work))
@@ -154,15 +154,6 @@ static void part_add(struct node *node, struct step_record *record, struct work 
     uint32_t end = work->rows_submitted + rows;
     bool unknown = work->rows_submitted == total;
     bool sampled = end >= total;
-    struct engine_sample_input sample = {
-        .params = &work->sampling,
-        .seed = work->seed,
-        .n_index = work->n_index,
-        .prompt = work->tokens,
-        .generated = work->tokens + work->prompt_count,
-        .prompt_count = work->prompt_count,
-        .generated_count = work->generated_count,
-    };
     struct engine_seq_input input = {
         .slot = work->slot,
         .tokens = unknown ? NULL : work->tokens + work->rows_submitted,
@@ -172,7 +163,8 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         .pages = work->pages,
         .page_count = work->page_count,
         .seal_partial = work->leg == WORK_LEG_PREFILL && sampled,
-        .sample = sampled ? &sample : NULL,
+        .sampling = sampled ? &work->sampling : NULL,
+        .generated_count = work->generated_count,
     };
     pages_written(node, work, end);
     struct step_part *part = &record->parts[record->part_count];
@@ -233,8 +225,7 @@ static bool step_submit_one(struct node *node)
     for (uint32_t i = 0; i < share_count; i++) {
         if (i + AHEAD < share_count) {
             const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
-            ahead_sample(next);
-            ahead(next->pages, next->page_count * sizeof *next->pages);
+            __builtin_prefetch(&next->pages[next->rows_submitted / steps->limits.page_tokens]);
         }
         part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
     }
@@ -250,10 +241,10 @@ static bool step_submit_one(struct node *node)
     assert(status == STATUS_OK);
     (void)status;
     steps->in_flight++;
-    for (uint32_t i = 0; i < record->part_count; i++) {
+    for (uint32_t i = 0; record->prompt_rows && i < record->part_count; i++) {
         struct work *work = record->parts[i].work;
         const struct node_leg *leg = node->legs[work->leg];
-        if (leg && leg->step_submitted)
+        if (record->parts[i].prompt && leg && leg->step_submitted)
             leg->step_submitted(node, work);
     }
     return true;
@@ -283,7 +274,8 @@ static void run_done(struct node *node, const struct step_record *record, uint32
     }
 }
 
-static void prompt_sampled(struct node *node, struct work *work, const struct kv_first *first)
+/* The token goes with the prompt's pages, if the answer goes on elsewhere. */
+static void prompt_sampled(struct node *node, struct work *work, const struct outbox_token *token)
 {
     if (work->leg != WORK_LEG_PREFILL) {
         work_move(work, WORK_DECODING, loop_now_ns(node->loop));
@@ -294,49 +286,49 @@ static void prompt_sampled(struct node *node, struct work *work, const struct kv
         return;
     }
     work_move(work, WORK_HOLDING, loop_now_ns(node->loop));
-    node->legs[work->leg]->sampled(node, work, first);
+    struct kv_first first = {.position = token->position,
+                             .token_id = token->token.token_id,
+                             .logprob = token->token.logprob,
+                             .top_count = token->top_count};
+    memcpy(first.top, token->top, token->top_count * sizeof *token->top);
+    node->legs[work->leg]->sampled(node, work, &first);
 }
 
-static void part_sampled(struct node *node, const struct step_record *record,
+/* True: the answer has got a token. */
+static bool part_sampled(struct node *node, const struct step_record *record,
                          const struct step_part *part)
 {
     struct work *work = part->work;
     const struct kern_sample_out *out = engine_step_result(record->step, part->sample);
+    __builtin_prefetch(out + AHEAD);
     if (!out->finished)
-        return; /* cancelled */
+        return false; /* cancelled */
     if (!out->finite) {
         node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__FAILED, STATUS_NONFINITE,
                        "an activation of this request is not finite");
-        return;
+        return false;
     }
     bool prompt = work->state == WORK_PROMPT;
-    struct kv_first first;
-    memset(first.top, 0, prompt ? sizeof first.top : 0); /* of a prompt's token it is kept whole */
-    first.position = work->generated_count;
-    first.token_id = out->token;
-    first.logprob = out->logprob;
-    first.top_count = out->top_count;
+    struct kv_logprob top[KV_LOGPROBS_MAX];
     assert(out->top_count <= KV_LOGPROBS_MAX);
     for (uint32_t i = 0; i < out->top_count; i++)
-        first.top[i] = (struct kv_logprob){out->top_ids[i], out->top_logprobs[i]};
-    uint64_t begin_ns, end_ns;
-    engine_step_times(record->step, &begin_ns, &end_ns);
+        top[i] = (struct kv_logprob){out->top_ids[i], out->top_logprobs[i]};
     struct outbox_token token = {
         .attempt = work->key.transfer,
-        .position = first.position,
-        .token = {first.token_id, first.logprob},
-        .top = first.top,
-        .top_count = first.top_count,
+        .position = work->generated_count,
+        .token = {out->token, out->logprob},
+        .top = top,
+        .top_count = out->top_count,
     };
     if (prompt && !work->preemptions)
         token.cached_tokens = work->cached_tokens;
-    if (first.position == work->received_count)
+    if (token.position == work->received_count)
         token.prefill_us = (clock_now_ns() - work->arrived_ns) / NS_PER_US;
-    else if (first.position == work->received_count + 1)
-        token.decode_us = (end_ns - begin_ns) / NS_PER_US;
-    metric_add(node->counted.tokens_completion, 1);
+    else if (token.position == work->received_count + 1)
+        token.decode_us = record->took_ns / NS_PER_US;
     if (node_work_token(node, work, &token) && prompt)
-        prompt_sampled(node, work, &first);
+        prompt_sampled(node, work, &token);
+    return true;
 }
 
 static void prompt_count(struct node *node, const struct step_part *part)
@@ -349,7 +341,7 @@ static void prompt_count(struct node *node, const struct step_part *part)
     metric_add(node->counted.tokens_prompt, part->rows - again);
 }
 
-/* What step_done will want for parts further on. */
+/* What step_done will want for parts further on; but for what the engine gives: its samples lie in the order of the parts. */
 static void part_ahead(const struct step_record *record, uint32_t i)
 {
     if (i + 2 * AHEAD < record->part_count)
@@ -357,16 +349,36 @@ static void part_ahead(const struct step_record *record, uint32_t i)
     if (i + AHEAD >= record->part_count)
         return;
     const struct step_part *part = &record->parts[i + AHEAD];
-    ahead_sample(part->work);
     if (part->sample == ENGINE_NONE)
         return;
-    ahead(engine_step_result(record->step, part->sample), 1);
+    __builtin_prefetch(&part->work->key);
     __builtin_prefetch(&part->work->tokens[work_total(part->work)], 1);
+}
+
+/* The pages that became full will be published: all that this touches is asked for first, so that the waits overlap. Each pass wants
+ * what the one before has asked for. */
+static void publish_ahead(struct node *node, const struct step_record *record)
+{
+    struct work **full = node->steps.full;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < record->part_count; i++)
+        if (record->parts[i].block_begin < record->parts[i].block_end) {
+            full[count++] = record->parts[i].work;
+            ahead_step(record->parts[i].work);
+        }
+    for (int pass = 0; pass < CACHE_PUBLISH_PASSES; pass++)
+        for (uint32_t i = 0; i < count; i++)
+            cache_publish_ahead(node, full[i], pass);
 }
 
 static void step_done(struct node *node, struct step_record *record)
 {
     struct step_loop *steps = &node->steps;
+    uint64_t begin_ns, end_ns;
+    uint32_t token_count = 0;
+    engine_step_times(record->step, &begin_ns, &end_ns);
+    record->took_ns = end_ns - begin_ns;
+    publish_ahead(node, record);
     for (uint32_t i = 0; i < record->part_count; i++) {
         struct step_part *part = &record->parts[i];
         struct work *work = part->work;
@@ -380,18 +392,18 @@ static void step_done(struct node *node, struct step_record *record)
         if (part->prompt)
             prompt_count(node, part);
         work->rows_done = part->position + part->rows;
-        cache_publish(node, work); /* before the token: it may be the last */
+        if (work->rows_done >= (work->cursor.blocks + 1) * steps->limits.page_tokens)
+            cache_publish(node, work); /* before the token: it may be the last */
         if (part->sample != ENGINE_NONE)
-            part_sampled(node, record, part);
+            token_count += part_sampled(node, record, part);
         if (node->preempt.every && work->state == WORK_DECODING &&
             work->generated_count - work->preempted_count >= node->preempt.every)
             preempt_begin(node, work);
     }
-    uint64_t begin_ns, end_ns;
-    engine_step_times(record->step, &begin_ns, &end_ns);
-    batch_pace_take(&steps->pace, record->decode_rows, record->prompt_rows, end_ns - begin_ns);
+    metric_add(node->counted.tokens_completion, token_count);
+    batch_pace_take(&steps->pace, record->decode_rows, record->prompt_rows, record->took_ns);
     if (record->prompt_rows) {
-        double rate = record->prompt_rows * 1e9 / (double)(end_ns - begin_ns + 1);
+        double rate = record->prompt_rows * 1e9 / (double)(record->took_ns + 1);
         steps->prompt_tokens_per_s =
             steps->prompt_tokens_per_s > 0 ? 0.75 * steps->prompt_tokens_per_s + 0.25 * rate : rate;
     }

@@ -32,6 +32,7 @@ struct step_record {
     struct engine_step *step; /* NULL: not in use */
     struct step_part *parts;  /* [sequences_max] */
     uint32_t part_count, prompt_rows, decode_rows;
+    uint64_t took_ns; /* once it has ended */
 };
 
 struct step_loop {
@@ -44,6 +45,7 @@ struct step_loop {
         gap_ns; /* between two tokens of a stream, when prompts are computed beside it; 0: no bound */
     struct batch_candidate *candidates; /* [works] */
     struct batch_share *shares;         /* [sequences_max] */
+    struct work **full;                 /* [sequences_max] scratch */
     double prompt_tokens_per_s;         /* measured over steps that computed prompts; 0: not yet */
 };
 

@@ -36,6 +36,39 @@ static bool state_by_age(unsigned state)
     return state != WORK_FREE && state < WORK_ENDING;
 }
 
+/* How many of those that decode are at least as old. */
+static uint32_t turns_before(const struct work_table *table, uint64_t age)
+{
+    uint32_t begin = 0, end = table->state_counts[WORK_DECODING];
+    while (begin < end) {
+        uint32_t middle = begin + (end - begin) / 2;
+        if (table->decoding[middle].age <= age)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+static void turn_enter(struct work *work)
+{
+    struct work_table *table = work->table;
+    uint32_t count = table->state_counts[WORK_DECODING], at = turns_before(table, work->age);
+    struct work_turn *turn = &table->decoding[at];
+    memmove(turn + 1, turn, (count - at) * sizeof *turn);
+    *turn = (struct work_turn){work->age, work};
+}
+
+static void turn_leave(struct work *work)
+{
+    struct work_table *table = work->table;
+    uint32_t count = table->state_counts[WORK_DECODING], at = turns_before(table, work->age);
+    struct work_turn *turn = &table->decoding[at - 1];
+    for (; turn->work != work; turn--)
+        assert(turn > table->decoding);
+    memmove(turn, turn + 1, (size_t)(table->decoding + count - turn - 1) * sizeof *turn);
+}
+
 static void state_enter(struct work *work)
 {
     struct list *head = &work->table->states[work->state];
@@ -44,7 +77,17 @@ static void state_enter(struct work *work)
         while (at->prev != head && container_of(at->prev, struct work, link)->age > work->age)
             at = at->prev;
     list_insert_before(at, &work->link);
+    if (work->state == WORK_DECODING)
+        turn_enter(work);
     work->table->state_counts[work->state]++;
+}
+
+static void state_leave(struct work *work)
+{
+    list_remove(&work->link);
+    if (work->state == WORK_DECODING)
+        turn_leave(work);
+    work->table->state_counts[work->state]--;
 }
 
 static struct list *attempts_of(struct work_table *table, struct kv_id attempt)
@@ -81,8 +124,9 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
         huge_alloc((size_t)count * SAMPLING_STOP_IDS_MAX, sizeof *stops);
     uint32_t *swaps = table->memory[4] = huge_alloc((size_t)count * pages_max, sizeof *swaps);
     uint32_t *stuck = table->memory[5] = huge_alloc((size_t)count * pages_max, sizeof *stuck);
+    table->decoding = table->memory[6] = huge_alloc(count, sizeof *table->decoding);
     if (!table->works || !table->attempts || !tokens || !pages || !bias || !stops || !swaps ||
-        !stuck)
+        !stuck || !table->decoding)
         return STATUS_MEMORY;
     for (uint32_t i = 0; i <= table->attempt_mask; i++)
         list_init(&table->attempts[i]);
@@ -106,7 +150,7 @@ void work_table_finish(struct work_table *table)
 {
     huge_free(table->works);
     huge_free(table->attempts);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         huge_free(table->memory[i]);
     *table = (struct work_table){0};
 }
@@ -154,8 +198,7 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
     table->moves++;
     if (work->state == WORK_FREE)
         list_push_back(attempts_of(table, work->key.transfer), &work->attempt_link);
-    table->state_counts[work->state]--;
-    list_remove(&work->link);
+    state_leave(work);
     sm_move(&work_states, &work->state, to);
     state_enter(work);
     if (to == WORK_FREE)
@@ -167,9 +210,9 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
 enum work_finish work_finish(const struct work *work)
 {
     assert(work->generated_count > 0);
-    if (work->generated_count >= work->sampling.min_tokens) {
+    if (work->generated_count >= work->min_tokens) {
         uint32_t token = work->tokens[work_total(work) - 1];
-        for (uint32_t i = 0; i < work->sampling.stop_token_count; i++)
+        for (uint32_t i = 0; i < work->stop_count; i++)
             if (work->stop_ids[i] == token)
                 return WORK_FINISH_STOP;
     }

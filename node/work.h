@@ -54,6 +54,7 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "base/sm.h"
+#include "engine/engine.h"
 #include "kvtransfer/frame.h"
 #include "sched/pool.h"
 #include "sched/prefix.h"
@@ -94,14 +95,16 @@ struct work {
     uint8_t state;                 /* enum work_state */
     uint8_t leg;                   /* enum work_leg */
     bool alone, last_leg;
+    uint8_t samples_pending, steps_outstanding;
+    uint16_t unused;
     uint32_t index; /* in the table; the owner's number in the pool */
     uint32_t life;  /* counts the uses of this entry, so that a late result is recognised */
     uint32_t slot;  /* the engine's */
     uint32_t prompt_count, generated_count;
-    uint32_t answer_max;                   /* tokens of the whole answer */
-    uint32_t rows_submitted;               /* positions given to the engine so far */
-    uint32_t samples_pending, prev_sample; /* of the step submitted last */
-    uint32_t steps_outstanding;
+    uint32_t answer_max;     /* tokens of the whole answer */
+    uint32_t rows_submitted; /* positions given to the engine so far */
+    uint32_t prev_sample;    /* of the step submitted last */
+    uint32_t page_written;   /* DECODING: 1 + the block that its last row went to; 0: not known */
     uint32_t page_count, pages_whole; /* held; wanted for the whole answer */
     uint32_t
         *tokens; /* [tokens_max of the table] prompt and answer: [prompt_count][generated_count] */
@@ -112,18 +115,19 @@ struct work {
     uint32_t received_count; /* generated tokens that came with the assignment */
     uint32_t preempted_count; /* generated tokens when it gave way last */
 
-    /* how it is sampled, and whose token it is: for each row that samples, two more lines */
-    _Alignas(64) struct sampling_params sampling; /* its arrays are the two below */
-    uint64_t seed;
-    uint32_t n_index;
-    uint32_t page_written; /* DECODING: 1 + the block that its last row went to; 0: not known */
-    struct kv_key key;     /* router incarnation, request, attempt, this node's assignment number */
+    /* whose a token is, and whether it is the last: for each row that samples, one more line */
+    _Alignas(64) struct kv_key
+        key; /* router incarnation, request, attempt, this node's assignment number */
+    uint32_t min_tokens, stop_count;
+    uint32_t *stop_ids; /* [SAMPLING_STOP_IDS_MAX] */
+
+    /* how it is sampled: what the engine's threads look at */
+    _Alignas(64) struct kern_sampling sampling; /* its arrays are `tokens` and `bias` */
 
     /* who */
     struct work_table *table;
     struct list attempt_link;   /* in the table's attempts, but for FREE */
     struct sampling_bias *bias; /* [SAMPLING_LOGIT_BIAS_MAX] */
-    uint32_t *stop_ids;         /* [SAMPLING_STOP_IDS_MAX] */
     uint64_t arrived_ns, deadline_ns, state_since_ns;
 
     /* pages */
@@ -171,9 +175,14 @@ struct work {
     bool silent;      /* its stream is gone: nothing is reported */
 };
 
-_Static_assert(offsetof(struct work, sampling) == 128 &&
-                   offsetof(struct work, key) + offsetof(struct kv_key, assignment) <= 256,
+_Static_assert(offsetof(struct work, key) == 128 && offsetof(struct work, sampling) == 192,
                "what a step looks at is together");
+
+/* Whose turn it is. */
+struct work_turn {
+    uint64_t age;
+    struct work *work;
+};
 
 struct work_table {
     struct work *works; /* [count] */
@@ -181,11 +190,13 @@ struct work_table {
     uint32_t tokens_max, pages_max;       /* of one sequence */
     struct list states[WORK_STATE_COUNT]; /* the works in it, the older request first */
     uint32_t state_counts[WORK_STATE_COUNT];
+    struct work_turn *
+        decoding; /* [count] those that decode, as in their list, for who goes through all of them in each step and looks ahead */
     uint64_t moves; /* of all works so far: whether anything has changed */
     struct list
         *attempts; /* [attempt_mask + 1] all but the free ones, by their attempt's low bits */
     uint32_t attempt_mask;
-    void *memory[6];
+    void *memory[7];
 };
 
 enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,

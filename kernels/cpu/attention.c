@@ -62,7 +62,7 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         .head_dim = kv->head_dim,
         .page_tokens = kv->page_tokens,
         .scale = a->desc.scale,
-        .blocks = step->blocks + seq->block_begin,
+        .blocks = seq->blocks,
         .k = layer + kv_head * head_bytes,
         .v = layer + a->kv->values_bytes + kv_head * head_bytes,
         .k_scales = layer + 2 * a->kv->values_bytes + kv_head * head_scales,

@@ -79,7 +79,7 @@ static void rope_kv_item(void *context, uint32_t item, unsigned worker)
         if (a->step->seq_dead[s])
             continue;
         const struct kern_seq *seq = &step->seqs[s];
-        uint32_t page = step->blocks[seq->block_begin + position / kv->page_tokens];
+        uint32_t page = seq->blocks[position / kv->page_tokens];
         uint8_t *layer = cpu_kv_layer(a->kv, page, a->layer);
         struct cpu_rope_row row = {
             .cos = a->rope->cos + position * pairs,

@@ -152,17 +152,17 @@ static void top_fill(struct cpu_sampler *sampler, const struct log_softmax *norm
 
 /* --- changes of the logits --- */
 
-static void penalise(struct cpu_sampler *sampler, const struct kern_sample *sample, uint32_t id,
+static void penalise(struct cpu_sampler *sampler, const struct kern_sampling *sampling, uint32_t id,
                      float *logits)
 {
     uint32_t count = sampler->counts[id] & ~PROMPT_BIT;
     if (!sampler->counts[id])
         return;
     float logit = logits[id];
-    logit = logit > 0 ? logit / sample->repetition_penalty : logit * sample->repetition_penalty;
+    logit = logit > 0 ? logit / sampling->repetition_penalty : logit * sampling->repetition_penalty;
     if (count) {
-        logit = logit - sample->frequency_penalty * (float)count;
-        logit = logit - sample->presence_penalty;
+        logit = logit - sampling->frequency_penalty * (float)count;
+        logit = logit - sampling->presence_penalty;
     }
     logits[id] = logit;
     sampler->counts[id] = 0; /* each id once; also leaves the table clean */
@@ -171,22 +171,23 @@ static void penalise(struct cpu_sampler *sampler, const struct kern_sample *samp
 static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sample *sample,
                             int64_t extra, float *logits)
 {
-    if (sample->repetition_penalty == 1.0f && sample->presence_penalty == 0.0f &&
-        sample->frequency_penalty == 0.0f)
+    const struct kern_sampling *sampling = sample->sampling;
+    if (sampling->repetition_penalty == 1.0f && sampling->presence_penalty == 0.0f &&
+        sampling->frequency_penalty == 0.0f)
         return;
     uint32_t *counts = sampler->counts;
-    for (uint32_t i = 0; i < sample->prompt_count; i++)
-        counts[sample->prompt[i]] |= PROMPT_BIT;
+    for (uint32_t i = 0; i < sampling->prompt_count; i++)
+        counts[sampling->prompt[i]] |= PROMPT_BIT;
     for (uint32_t i = 0; i < sample->generated_count; i++)
-        counts[sample->generated[i]]++;
+        counts[sampling->generated[i]]++;
     if (extra >= 0)
         counts[extra]++;
-    for (uint32_t i = 0; i < sample->prompt_count; i++)
-        penalise(sampler, sample, sample->prompt[i], logits);
+    for (uint32_t i = 0; i < sampling->prompt_count; i++)
+        penalise(sampler, sampling, sampling->prompt[i], logits);
     for (uint32_t i = 0; i < sample->generated_count; i++)
-        penalise(sampler, sample, sample->generated[i], logits);
+        penalise(sampler, sampling, sampling->generated[i], logits);
     if (extra >= 0)
-        penalise(sampler, sample, (uint32_t)extra, logits);
+        penalise(sampler, sampling, (uint32_t)extra, logits);
 }
 
 /* --- the draw --- */
@@ -200,16 +201,17 @@ static uint32_t greedy(const float *logits, uint32_t vocab, float max)
 }
 
 /* Among all, in order of id. */
-static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sample *sample, double u)
+static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sampling *sampling,
+                         double u)
 {
     double total = 0, sum = 0;
     uint32_t last = 0;
     for (uint32_t i = 0; i < sampler->vocab; i++)
-        if (sampler->weights[i] >= sample->min_p)
+        if (sampler->weights[i] >= sampling->min_p)
             total += (double)sampler->weights[i];
     double target = u * total;
     for (uint32_t i = 0; i < sampler->vocab; i++) {
-        if (!(sampler->weights[i] >= sample->min_p) || sampler->weights[i] == 0.0f)
+        if (!(sampler->weights[i] >= sampling->min_p) || sampler->weights[i] == 0.0f)
             continue;
         last = i;
         sum += (double)sampler->weights[i];
@@ -220,15 +222,15 @@ static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sample *
 }
 
 /* Among the best: top_k, then top_p, then min_p; in descending order. */
-static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sample *sample,
+static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sampling *sampling,
                           const float *values, double u)
 {
     heap_make(sampler, values);
     uint32_t vocab = sampler->vocab, kept = 0;
     double total = 0;
-    bool top_k = sample->top_k && sample->top_k < vocab;
+    bool top_k = sampling->top_k && sampling->top_k < vocab;
     if (top_k)
-        for (; kept < sample->top_k; kept++) {
+        for (; kept < sampling->top_k; kept++) {
             uint32_t id = heap_take(sampler);
             sampler->kept_ids[kept] = id;
             sampler->kept_weights[kept] = sampler->weights[id];
@@ -237,7 +239,7 @@ static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sample 
     else
         for (uint32_t i = 0; i < vocab; i++)
             total += (double)sampler->weights[i];
-    double enough = (double)sample->top_p * total, sum = 0;
+    double enough = (double)sampling->top_p * total, sum = 0;
     uint32_t limit = top_k ? kept : vocab, count = 0;
     while (count < limit) {
         if (!top_k) {
@@ -245,10 +247,10 @@ static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sample 
             sampler->kept_ids[count] = id;
             sampler->kept_weights[count] = sampler->weights[id];
         }
-        if (count > 0 && !(sampler->kept_weights[count] >= sample->min_p))
+        if (count > 0 && !(sampler->kept_weights[count] >= sampling->min_p))
             break;
         sum += (double)sampler->kept_weights[count++];
-        if (sample->top_p < 1.0f && sum >= enough)
+        if (sampling->top_p < 1.0f && sum >= enough)
             break;
     }
     double target = u * sum, reached = 0;
@@ -269,6 +271,7 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
     if (isa >= CPU_ISA_AVX2)
         loops = &cpu_sampler_loops_avx2;
 #endif
+    const struct kern_sampling *sampling = sample->sampling;
     uint32_t vocab = sampler->vocab;
     out->token = 0;
     out->logprob = 0;
@@ -276,32 +279,32 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
     if (sample->logits_out)
         memcpy(sample->logits_out, logits, vocab * sizeof *logits);
     out->finite = loops->all_finite(logits, vocab);
-    if (!out->finite || !sample->draw)
+    if (!out->finite || !sampling)
         return;
     struct log_softmax norm = {0};
-    if (sample->logprobs >= 0) {
+    if (sampling->logprobs >= 0) {
         norm.max = loops->max(logits, vocab);
         norm.log_sum = mathf_log(loops->exp_sum(logits, norm.max, vocab));
         memcpy(sampler->raw, logits, vocab * sizeof *logits);
-        top_fill(sampler, &norm, (uint32_t)sample->logprobs, out);
+        top_fill(sampler, &norm, (uint32_t)sampling->logprobs, out);
     }
-    for (uint32_t i = 0; i < sample->bias_count; i++)
-        logits[sample->bias[i].token_id] += sample->bias[i].bias;
+    for (uint32_t i = 0; i < sampling->bias_count; i++)
+        logits[sampling->bias[i].token_id] += sampling->bias[i].bias;
     penalties_apply(sampler, sample, extra, logits);
     float max = loops->max(logits, vocab);
     if (!mathf_is_finite(max)) { /* a penalty overflowed */
         out->finite = false;
         return;
     }
-    if (sample->temperature == 0.0f) {
+    if (sampling->temperature == 0.0f) {
         out->token = greedy(logits, vocab, max);
     } else {
-        loops->weights(logits, max, sample->temperature, vocab, sampler->weights);
-        double u = philox_uniform(sample->seed, sample->n_index, sample->position, 0);
-        bool all = (!sample->top_k || sample->top_k >= vocab) && sample->top_p >= 1.0f;
-        out->token = all ? draw_all(sampler, sample, u) : draw_best(sampler, sample, logits, u);
+        loops->weights(logits, max, sampling->temperature, vocab, sampler->weights);
+        double u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0);
+        bool all = (!sampling->top_k || sampling->top_k >= vocab) && sampling->top_p >= 1.0f;
+        out->token = all ? draw_all(sampler, sampling, u) : draw_best(sampler, sampling, logits, u);
     }
-    if (sample->logprobs >= 0)
+    if (sampling->logprobs >= 0)
         out->logprob = logprob_of(&norm, sampler->raw[out->token]);
 }
 

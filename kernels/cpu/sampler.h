@@ -14,7 +14,7 @@ struct cpu_sampler; /* working memory for one row */
 enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out);
 void cpu_sampler_destroy(struct cpu_sampler *sampler);
 
-/* Samples one row. logits: [vocab], changed. `extra`: one more generated token after sample->generated, or
+/* Samples one row. logits: [vocab], changed. `extra`: one more generated token after its generated ones, or
  * CPU_SAMPLER_NO_EXTRA. Fills token, finite, logprob, top_*. */
 enum { CPU_SAMPLER_NO_EXTRA = -1 };
 void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,

@@ -34,7 +34,6 @@ enum status cpu_step_create(struct kern_device *device, const struct kern_step_c
     base->positions = huge_alloc(caps->rows_max, sizeof *base->positions);
     base->row_seqs = huge_alloc(caps->rows_max, sizeof *base->row_seqs);
     base->seqs = huge_alloc(caps->seqs_max, sizeof *base->seqs);
-    base->blocks = huge_alloc(caps->blocks_max, sizeof *base->blocks);
     base->samples = huge_alloc(caps->samples_max, sizeof *base->samples);
     base->sum_pages = huge_alloc(caps->sums_max, sizeof *base->sum_pages);
     base->sum_seqs = huge_alloc(caps->sums_max, sizeof *base->sum_seqs);
@@ -44,9 +43,9 @@ enum status cpu_step_create(struct kern_device *device, const struct kern_step_c
     step->row_bad = huge_alloc(caps->rows_max, 1);
     step->seq_dead = huge_alloc(caps->seqs_max, 1);
     step->tiles = huge_alloc(caps->rows_max, sizeof *step->tiles);
-    if (!base->tokens || !base->positions || !base->row_seqs || !base->seqs || !base->blocks ||
-        !base->samples || !base->sum_pages || !base->sum_seqs || !base->outs || !base->sums ||
-        !step->row_tokens || !step->row_bad || !step->seq_dead || !step->tiles) {
+    if (!base->tokens || !base->positions || !base->row_seqs || !base->seqs || !base->samples ||
+        !base->sum_pages || !base->sum_seqs || !base->outs || !base->sums || !step->row_tokens ||
+        !step->row_bad || !step->seq_dead || !step->tiles) {
         cpu_step_destroy(base);
         return STATUS_MEMORY;
     }
@@ -59,10 +58,10 @@ void cpu_step_destroy(struct kern_step *base)
     if (!base)
         return;
     struct cpu_step *step = cpu_step_of(base);
-    void *const arrays[] = {base->tokens,   base->positions, base->row_seqs,   base->seqs,
-                            base->blocks,   base->samples,   base->sum_pages,  base->sum_seqs,
-                            base->outs,     base->sums,      step->row_tokens, step->row_bad,
-                            step->seq_dead, step->tiles};
+    void *const arrays[] = {base->tokens,  base->positions,  base->row_seqs, base->seqs,
+                            base->samples, base->sum_pages,  base->sum_seqs, base->outs,
+                            base->sums,    step->row_tokens, step->row_bad,  step->seq_dead,
+                            step->tiles};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         huge_free(arrays[i]);
     free(step);

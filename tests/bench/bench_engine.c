@@ -53,6 +53,7 @@ struct subject {
     double bytes;                       /* of weights that one pass reads */
     uint32_t slots[SEQS_MAX];
     uint32_t ids[PROMPT];
+    uint32_t pages[SEQS_MAX][LONG / PAGE_TOKENS + 2]; /* block tables */
 };
 
 static void die(const char *what)
@@ -106,22 +107,23 @@ static double step_seconds(struct subject *subject, uint32_t seqs, uint32_t rows
     static struct sampling_params params;
     params = sampling_params_default();
     params.temperature = 0;
-    struct engine_sample_input sample = {.params = &params};
+    static struct kern_sampling sampling;
+    engine_sampling_set(&params, &sampling);
     struct engine_step *step = engine_step_begin(subject->engine);
-    uint32_t page_count = engine_info(subject->engine)->page_count, pages[LONG / PAGE_TOKENS + 2];
+    uint32_t page_count = engine_info(subject->engine)->page_count;
     uint32_t each = page_count / seqs;
     each = each < LONG / PAGE_TOKENS + 2 ? each : LONG / PAGE_TOKENS + 2;
     for (uint32_t s = 0; s < seqs; s++) {
         for (uint32_t i = 0; i < each; i++)
-            pages[i] = s * each + i;
+            subject->pages[s][i] = s * each + i;
         struct engine_seq_input input = {.slot = subject->slots[s],
                                          .tokens = subject->ids,
                                          .row_count = rows,
                                          .prev_sample = ENGINE_NONE,
                                          .position_begin = position,
-                                         .pages = pages,
+                                         .pages = subject->pages[s],
                                          .page_count = each,
-                                         .sample = &sample};
+                                         .sampling = &sampling};
         if (engine_step_add(step, &input, NULL) != STATUS_OK)
             die("a step does not fit");
     }

@@ -96,6 +96,11 @@ static void job_start(struct engine *engine, struct job *job, uint32_t *next_pag
         engine_pages_zero(engine, job->pages + reused, job->page_count - reused);
     CHECK(engine_slot_take(engine, &job->slot) == STATUS_OK);
     job->pending = ENGINE_NONE;
+    job->sampling = (struct kern_sampling){.seed = job->seed,
+                                           .prompt = job->prompt,
+                                           .prompt_count = job->prompt_count,
+                                           .generated = job->answer};
+    engine_sampling_set(&job->params, &job->sampling);
     if (job->keep_logits)
         job->logits = calloc((size_t)tokens * info->vocab_size, sizeof(float));
 }
@@ -113,12 +118,6 @@ static uint32_t job_add(struct engine *engine, struct engine_step *step, struct 
         rows = job->prompt_count - job->done_rows;
         rows = rows < chunk ? rows : chunk;
     }
-    struct engine_sample_input sample = {.params = &job->params,
-                                         .seed = job->seed,
-                                         .prompt = job->prompt,
-                                         .prompt_count = job->prompt_count,
-                                         .generated = job->answer,
-                                         .generated_count = job->answered};
     bool unknown = !prefill && job->pending != ENGINE_NONE;
     struct engine_seq_input input = {
         .slot = job->slot,
@@ -128,7 +127,8 @@ static uint32_t job_add(struct engine *engine, struct engine_step *step, struct 
         .pages = job->pages,
         .page_count = job->page_count,
         .seal_partial = job->done_rows + rows == total,
-        .sample = job->done_rows + rows >= job->prompt_count ? &sample : NULL,
+        .sampling = job->done_rows + rows >= job->prompt_count ? &job->sampling : NULL,
+        .generated_count = job->answered,
     };
     if (prefill)
         input.tokens = job->prompt + job->done_rows;

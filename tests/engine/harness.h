@@ -13,6 +13,7 @@ struct job {
     /* what to run */
     uint32_t prompt[JOB_PROMPT_MAX], prompt_count, answer_count;
     struct sampling_params params;
+    struct kern_sampling sampling; /* of them */
     uint64_t seed;
     bool keep_logits;
     /* what came out */

@@ -260,14 +260,15 @@ TEST(engine, step_refuses_what_does_not_fit)
     uint32_t pages[32], tokens[65] = {0}, slot = slot_take(engine);
     pages_take(engine, pages, 0, 32);
     struct sampling_params params = sampling_params_default();
-    struct engine_sample_input sample = {.params = &params};
+    struct kern_sampling sampling = {0};
+    engine_sampling_set(&params, &sampling);
     struct engine_seq_input good = {.slot = slot,
                                     .tokens = tokens,
                                     .row_count = 40,
                                     .prev_sample = ENGINE_NONE,
                                     .pages = pages,
                                     .page_count = 2,
-                                    .sample = &sample};
+                                    .sampling = &sampling};
     struct engine_step *step = engine_step_begin(engine);
     CHECK_INT(engine_submit(step), STATUS_INVALID); /* empty */
     struct engine_seq_input bad = good;
@@ -302,7 +303,7 @@ TEST(engine, step_refuses_what_does_not_fit)
     CHECK_INT(engine_step_add(step, &good, &index), STATUS_OK);
     CHECK_INT(index, 1);
     CHECK_INT(engine_step_add(step, &good, NULL), STATUS_FULL); /* samples */
-    good.sample = NULL;
+    good.sampling = NULL;
     CHECK_INT(engine_step_add(step, &good, &index), STATUS_OK);
     CHECK_INT(index, ENGINE_NONE);
     CHECK_INT(engine_step_add(step, &good, NULL), STATUS_OK);
@@ -368,12 +369,11 @@ TEST(engine, pieces_move_and_are_verified)
         CHECK(!engine_page_sealed(to, pages[0]));
         /* go on from what was moved: the last token fed is the answer's 18th */
         struct engine_step *step = engine_step_begin(to);
-        struct engine_sample_input sample = {.params = &there.params,
-                                             .seed = there.seed,
-                                             .prompt = there.prompt,
-                                             .prompt_count = 100,
-                                             .generated = there.answer,
-                                             .generated_count = 19};
+        struct kern_sampling sampling = {.seed = there.seed,
+                                         .prompt = there.prompt,
+                                         .prompt_count = 100,
+                                         .generated = there.answer};
+        engine_sampling_set(&there.params, &sampling);
         here = there;
         here.logits = calloc(vocab, sizeof(float));
         struct engine_seq_input input = {.slot = slot_take(to),
@@ -383,7 +383,8 @@ TEST(engine, pieces_move_and_are_verified)
                                          .position_begin = 118,
                                          .pages = pages,
                                          .page_count = 4,
-                                         .sample = &sample,
+                                         .sampling = &sampling,
+                                         .generated_count = 19,
                                          .logits_out = here.logits};
         uint32_t index;
         CHECK_INT(engine_step_add(step, &input, &index), STATUS_OK);

@@ -217,12 +217,12 @@ TEST(golden_bits, sampler)
     struct cpu_sampler *sampler;
     CHECK_INT(cpu_sampler_create(VOCAB, &sampler), STATUS_OK);
     for (uint32_t i = 0; i < DRAWS; i++) {
-        struct kern_sample sample = {.draw = true,
-                                     .temperature = 0.7f,
-                                     .top_p = 0.9f,
-                                     .repetition_penalty = 1,
-                                     .logprobs = 0,
-                                     .seed = 5 + i};
+        struct kern_sampling sampling = {.temperature = 0.7f,
+                                         .top_p = 0.9f,
+                                         .repetition_penalty = 1,
+                                         .logprobs = 0,
+                                         .seed = 5 + i};
+        struct kern_sample sample = {.sampling = &sampling};
         struct kern_sample_out out;
         memcpy(copy, logits, sizeof copy);
         cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, CPU_SAMPLER_NO_EXTRA, copy, &out);

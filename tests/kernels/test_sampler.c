@@ -16,14 +16,12 @@ static float noise(void)
     return (float)(int32_t)state * 0x1p-31f;
 }
 
-static struct kern_sample sample_make(void)
+/* The sample of a row, and how: all that a test changes. */
+static struct kern_sample sample_make(struct kern_sampling *how)
 {
-    return (struct kern_sample){.draw = true,
-                                .temperature = 1,
-                                .top_p = 1,
-                                .repetition_penalty = 1,
-                                .logprobs = -1,
-                                .seed = 5};
+    *how = (struct kern_sampling){
+        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1, .seed = 5};
+    return (struct kern_sample){.sampling = how};
 }
 
 static struct kern_sample_out sample_run(const struct kern_sample *sample, const float *logits)
@@ -71,8 +69,9 @@ TEST(sampler, greedy_takes_the_lowest_of_equals)
 {
     float logits[VOCAB] = {0};
     logits[40] = logits[7] = logits[900] = 2.5f;
-    struct kern_sample sample = sample_make();
-    sample.temperature = 0;
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    how.temperature = 0;
     CHECK_INT(sample_run(&sample, logits).token, 7);
     for (int i = 0; i < VOCAB; i++)
         logits[i] = i % 2 ? 0.0f : -0.0f; /* equal, though the bits differ */
@@ -88,8 +87,9 @@ TEST(sampler, frequencies_follow_probabilities)
     static const int id[4] = {900, 2, 501, 77};
     for (int i = 0; i < 4; i++)
         logits[id[i]] = mathf_log(chance[i]) * 2; /* temperature 2 gives `chance` */
-    struct kern_sample sample = sample_make();
-    sample.temperature = 2;
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    how.temperature = 2;
     static const struct {
         uint32_t top_k;
         float top_p, min_p;
@@ -109,9 +109,9 @@ TEST(sampler, frequencies_follow_probabilities)
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         enum { DRAWS = 4000 };
         int hits[4] = {0}, others = 0;
-        sample.top_k = cases[c].top_k;
-        sample.top_p = cases[c].top_p;
-        sample.min_p = cases[c].min_p;
+        how.top_k = cases[c].top_k;
+        how.top_p = cases[c].top_p;
+        how.min_p = cases[c].min_p;
         for (uint32_t n = 0; n < DRAWS; n++) {
             float copy[VOCAB];
             struct kern_sample_out out;
@@ -147,25 +147,26 @@ TEST(sampler, penalties_and_bias)
     logits[12] = 3.0f;
     logits[13] = -1;
     uint32_t prompt[] = {10, 11, 11}, generated[] = {10, 10, 10, 13};
-    struct kern_sample sample = sample_make();
-    sample.temperature = 0;
-    sample.prompt = prompt;
-    sample.prompt_count = 3;
-    sample.generated = generated;
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    how.temperature = 0;
+    how.prompt = prompt;
+    how.prompt_count = 3;
+    how.generated = generated;
     sample.generated_count = 4;
     CHECK_INT(sample_run(&sample, logits).token, 10);
-    sample.presence_penalty = 0.4f; /* 3.6 */
+    how.presence_penalty = 0.4f; /* 3.6 */
     CHECK_INT(sample_run(&sample, logits).token, 10);
-    sample.presence_penalty = 0.6f; /* 3.4 */
+    how.presence_penalty = 0.6f; /* 3.4 */
     CHECK_INT(sample_run(&sample, logits).token, 11);
-    sample.presence_penalty = 0;
-    sample.frequency_penalty = 0.2f; /* 3.4 */
+    how.presence_penalty = 0;
+    how.frequency_penalty = 0.2f; /* 3.4 */
     CHECK_INT(sample_run(&sample, logits).token, 11);
-    sample.repetition_penalty = 1.25f; /* 2.6 and 2.8: only 12 is new */
+    how.repetition_penalty = 1.25f; /* 2.6 and 2.8: only 12 is new */
     CHECK_INT(sample_run(&sample, logits).token, 12);
     struct kern_bias bias[] = {{500, 2}, {500, 1.5f}};
-    sample.bias = bias;
-    sample.bias_count = 2;
+    how.bias = bias;
+    how.bias_count = 2;
     CHECK_INT(sample_run(&sample, logits).token, 500);
     /* an unknown last token counts as generated */
     struct cpu_sampler *sampler;
@@ -174,7 +175,7 @@ TEST(sampler, penalties_and_bias)
     for (int i = 0; i < 2; i++) { /* twice: the table of counts is clean again */
         float copy[VOCAB];
         memcpy(copy, logits, sizeof copy);
-        sample.presence_penalty = 2;
+        how.presence_penalty = 2;
         cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, 500, copy, &out);
         CHECK_INT(out.token, 12);
     }
@@ -189,12 +190,13 @@ TEST(sampler, logprobs_are_of_the_raw_logits)
         logits[i] = 5 * noise();
         total += mathf_exp_f64((double)logits[i]);
     }
-    struct kern_sample sample = sample_make();
-    sample.logprobs = KERN_TOP_MAX;
-    sample.temperature = 0.1f; /* changes the draw, not the log-probabilities */
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    how.logprobs = KERN_TOP_MAX;
+    how.temperature = 0.1f; /* changes the draw, not the log-probabilities */
     struct kern_bias bias = {3, 100};
-    sample.bias = &bias;
-    sample.bias_count = 1;
+    how.bias = &bias;
+    how.bias_count = 1;
     struct kern_sample_out out = sample_run(&sample, logits);
     CHECK_INT(out.token, 3);
     CHECK_INT(out.top_count, KERN_TOP_MAX);
@@ -209,7 +211,7 @@ TEST(sampler, logprobs_are_of_the_raw_logits)
             (double)out.top_logprobs[i] - ((double)logits[out.top_ids[i]] - mathf_log_f64(total));
         CHECK(error < 1e-5 && error > -1e-5);
     }
-    sample.logprobs = 0;
+    how.logprobs = 0;
     out = sample_run(&sample, logits);
     CHECK_INT(out.top_count, 0);
     CHECK(out.logprob < 0);
@@ -218,14 +220,15 @@ TEST(sampler, logprobs_are_of_the_raw_logits)
 TEST(sampler, not_finite_is_told)
 {
     float logits[VOCAB] = {0};
-    struct kern_sample sample = sample_make();
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
     CHECK(sample_run(&sample, logits).finite);
     logits[VOCAB - 1] = __builtin_nanf("");
     CHECK(!sample_run(&sample, logits).finite);
     logits[VOCAB - 1] = -__builtin_inff();
     CHECK(!sample_run(&sample, logits).finite);
     logits[VOCAB - 1] = 3e38f;
-    sample.temperature = 1e-30f; /* extreme but legal: greedy in effect */
+    how.temperature = 1e-30f; /* extreme but legal: greedy in effect */
     CHECK_INT(sample_run(&sample, logits).token, VOCAB - 1);
     CHECK(sample_run(&sample, logits).finite);
 }

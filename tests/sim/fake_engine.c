@@ -19,6 +19,8 @@ struct fake_seq {
     uint32_t answer_index; /* of the token sampled */
     uint64_t seed;
     uint32_t n_index;
+    const uint32_t
+        *table; /* the caller's: what the step was given must still be there when it runs */
 };
 
 struct engine_step {
@@ -349,7 +351,8 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
                              .page_count = pages,
                              .tokens_begin = step->row_count,
                              .prev_sample = input->prev_sample,
-                             .sample = ENGINE_NONE};
+                             .sample = ENGINE_NONE,
+                             .table = input->pages};
     for (uint32_t i = 0; i < pages; i++) {
         if (input->pages[i] >= info->page_count)
             return STATUS_INVALID;
@@ -367,16 +370,15 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
                input->row_count * sizeof *step->tokens);
     }
     step->row_count += input->row_count;
-    if (input->sample) {
+    if (input->sampling) {
         seq->sample = step->sample_count++;
-        seq->seed = input->sample->seed;
-        seq->n_index = input->sample->n_index;
-        seq->answer_index =
-            input->sample->generated_count + (input->prev_sample != ENGINE_NONE ? 1 : 0);
+        seq->seed = input->sampling->seed;
+        seq->n_index = input->sampling->n_index;
+        seq->answer_index = input->generated_count + (input->prev_sample != ENGINE_NONE ? 1 : 0);
         /* the history must be what the position says */
-        if (input->sample->prompt_count + seq->answer_index != end)
+        if (input->sampling->prompt_count + seq->answer_index != end)
             sim_fail("a row at %u is to sample token %u of an answer to %u ids", end - 1,
-                     seq->answer_index, input->sample->prompt_count);
+                     seq->answer_index, input->sampling->prompt_count);
     }
     if (sample_out)
         *sample_out = seq->sample;
@@ -477,6 +479,9 @@ static void seq_layer(struct engine *engine, const struct engine_step *step,
                       const struct fake_seq *seq, uint32_t layer)
 {
     uint32_t page_tokens = engine->info.page_tokens;
+    for (uint32_t block = 0; block < seq->page_count; block++)
+        if (seq->table[block] != step->pages[seq->pages_begin + block])
+            sim_fail("block %u of a table changes while a step reads it", block);
     for (uint32_t row = 0; row < seq->row_count; row++) {
         uint32_t position = seq->position + row;
         uint64_t before = position ? kv_read(engine, step, seq, position - 1, layer) : 0;
@@ -761,6 +766,10 @@ void engine_pages_zero(struct engine *engine, const uint32_t *pages, uint32_t co
             engine->fill_list[engine->fill_count++] = pages[i];
         engine->fill[pages[i]] = FILL_ZERO;
     }
+}
+
+void engine_page_ahead(const struct engine *engine, uint32_t page)
+{
 }
 
 bool engine_pages_release(struct engine *engine, const uint32_t *pages, uint32_t count)

@@ -34,8 +34,8 @@ static void state_work(const struct work *work, struct print *print)
     plain.bias = NULL;
     plain.stop_ids = NULL;
     plain.table = NULL;
-    plain.sampling.logit_bias = NULL;
-    plain.sampling.stop_token_ids = NULL;
+    plain.sampling.bias = NULL;
+    plain.sampling.prompt = plain.sampling.generated = NULL;
     /* behind its tokens lies whatever its frame was decoded over, which nobody reads */
     for (uint32_t i = plain.first.top_count; i < KV_LOGPROBS_MAX; i++)
         plain.first.top[i] = (struct kv_logprob){0};
