@@ -215,17 +215,21 @@ def show(result):
 def plot(results, path):
     """Gaps over time, the largest of each half second."""
     script = ["set terminal svg size 900,420 font 'sans,12' background 'white'", f"set output '{path}'", "set logscale y",
-              "set xlabel 'seconds; from 0 on prompts of 4,000 tokens arrive, one after another'",
+              f"set xlabel 'seconds; {ALONE_S} of them alone, then beside a prompt of 4,000 tokens until its second token (bold), and so on'",
               "set ylabel 'largest gap between two tokens of a stream (ms)'", "set key outside bottom center horizontal",
-              "set grid ytics", "set arrow from 0, graph 0 to 0, graph 1 nohead dashtype 2 linecolor 'gray40'"]
+              "set grid ytics"]
     data, curves = [], []
     for i, result in enumerate(results):
-        bins = {}
+        bins, begin = {}, result["begin"]
         for when, gap in result["gaps"]:
-            at = (when - result["begin"]) // 0.5 * 0.5
+            at = (when - begin) // 0.5 * 0.5
             bins[at] = max(gap, bins.get(at, 0))
-        data.append(f"$d{i} << EOD\n" + "".join(f"{at:.1f} {1e3 * gap:.2f}\n" for at, gap in sorted(bins.items())) + "EOD")
-        curves.append(f"$d{i} using 1:2 with linespoints pointtype 7 pointsize 0.3 title '{result['name']}'")
+        rows = "".join(f"{at:.1f} {1e3 * gap:.2f}\n" for at, gap in sorted(bins.items()))
+        bold = "\n".join("".join(f"{at:.1f} {1e3 * gap:.2f}\n" for at, gap in sorted(bins.items())
+                                 if span_begin - begin <= at <= span_end - begin) for span_begin, span_end in result["spans"])
+        data += [f"$all{i} << EOD\n{rows}EOD", f"$beside{i} << EOD\n{bold}EOD"]
+        curves += [f"$all{i} using 1:2 with lines linewidth 1 linecolor {i + 1} notitle",
+                   f"$beside{i} using 1:2 with lines linewidth 3 linecolor {i + 1} title '{result['name']}'"]
     subprocess.run(["gnuplot"], input="\n".join(data + script + ["plot " + ", ".join(curves)]), text=True, check=True)
 
 
