@@ -27,7 +27,7 @@ struct cpu_prefault {
 
 /* Nothing is promised: without memory for a thread, or on a kernel that cannot, all stays as it was. */
 void cpu_prefault_begin(struct cpu_prefault *prefault, void *data, size_t bytes);
-/* Waits for the piece that is under way. May be called without, and after, _begin; not twice at once. */
+/* Waits for the piece that is under way, or for its rest: a tenth of a second. May be called without, and after, _begin; not twice at once. */
 void cpu_prefault_end(struct cpu_prefault *prefault);
 
 #endif
