@@ -14,10 +14,8 @@
 #include "base/loop.h"
 #include "kvtransfer/sink.h"
 #include "kvtransfer/ucx_device.h"
-#include "kvtransfer/verifier.h"
 
-/* Handing a smaller piece to another thread, and hearing of it, costs more than its checksum. */
-enum { FILL = 7, VERIFY_HERE_MAX = 64 << 10 };
+enum { FILL = 7 };
 static const uint64_t patience_ns = 60 * NS_PER_S;
 static const struct kv_key key = {1, 1, {1, 1}, 1};
 
@@ -97,7 +95,6 @@ struct end {
     struct kv_source *source;
     struct kv_sink *sink;
     struct kv_link *link;
-    struct verifier *verifier; /* the taker's */
     size_t piece_bytes;
     uint8_t *memory;
     bool up, ended, released;
@@ -127,21 +124,13 @@ static void *on_memory(void *context, void *user, struct kv_piece piece, size_t 
     return end->memory + piece.block * end->piece_bytes;
 }
 
-static void on_verified(void *context, const struct verifier_job *job)
-{
-    kv_sink_piece_verified(((struct end *)context)->sink, job->transfer, job->piece, job->good);
-}
-
+/* Here and now: what has just come lies in the cache, where a checksum is several times as fast as from memory, and both cores
+ * of a small machine are at work already. */
 static void on_piece(void *context, void *user, uint64_t transfer, struct kv_piece piece,
                      void *memory, size_t bytes, uint64_t checksum)
 {
-    struct verifier_job job = {transfer, piece, memory, bytes, checksum, false};
-    if (bytes > VERIFY_HERE_MAX) {
-        verifier_add(((struct end *)context)->verifier, &job);
-        return;
-    }
-    job.good = kv_checksum(memory, bytes) == checksum;
-    on_verified(context, &job);
+    kv_sink_piece_verified(((struct end *)context)->sink, transfer, piece,
+                           kv_checksum(memory, bytes) == checksum);
 }
 
 static void on_taken(void *context, void *user, const struct kv_sink_result *result)
@@ -220,7 +209,6 @@ static enum status end_start(struct end *end, const struct kv_measure *measure,
 
 static void end_stop(struct end *end)
 {
-    verifier_destroy(end->verifier);
     if (end->links) {
         kv_links_detach(end->links);
         kv_links_destroy(end->links);
@@ -366,9 +354,6 @@ enum status kv_measure_take(const struct kv_measure *measure, int fd, double *by
     } else {
         struct end end = {.piece_bytes = measure->piece_bytes, .memory = memory};
         status = end_start(&end, measure, 1, fd, err);
-        if (!status)
-            status = verifier_create(end.loop, (uint32_t)(bytes / measure->piece_bytes),
-                                     on_verified, &end, &end.verifier, err);
         if (!status)
             status = take(&end, (uint32_t)(measure->total_bytes / measure->piece_bytes), fd,
                           &seconds, err);

@@ -1,5 +1,5 @@
 /* What a link moves: one pass of a hand-off between two processes, P with everything computed and D that fetches it, by source and
- * sink in their event loops, every checksum verified (of large pieces on a thread of its own); and the same pieces
+ * sink in their event loops, every checksum verified; and the same pieces
  * by the same calls of UCX with nothing around them, which is what there is to reach. `baton bench kv` and `./dev bench kv` measure
  * with these.
  *
