@@ -3,7 +3,7 @@
  *     main.c ──▶ cmd_generate, cmd_chat      stream.c (one answer, resumed when its stream breaks), stats.c
  *            ──▶ cmd_status, cmd_drain       client_call
  *            ──▶ cmd_up                      child.c (a child process that is started again), spawns the programs
- *            ──▶ cmd_inspect                 model/ alone, no server
+ *            ──▶ cmd_inspect                 model/ and engine/limits.h, no server
  *
  * Each command is one short life: parse, connect, run the loop until done, exit. Errors are printed here, as one line on stderr
  * that begins with the command and ends with the next step.

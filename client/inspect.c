@@ -1,15 +1,22 @@
-/* `baton inspect MODEL`: what a model file holds, checked as a node would check it. No server is asked.
+/* `baton inspect MODEL`: what a model file holds, checked as a node would check it, and what it will need and reach on this machine.
+ * No server is asked.
  * Owner: the main thread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "client/client.h"
+#include "client/forecast.h"
 #include "kernels/backend.h"
 #include "model/model.h"
 
 struct inspect_options {
     bool keys, tensors;
+    /* as a node's, of the same name: see node/options.c */
+    int compute, kv_type;
+    const char *isa, *peaks;
+    int64_t threads, chunk_tokens;
+    uint64_t kv_memory;
 };
 
 static const struct config_option table[] = {
@@ -23,12 +30,58 @@ static const struct config_option table[] = {
      CONFIG_FIELD(struct inspect_options, tensors),
      .flag_only = true,
      .help = "every tensor too"},
+    {.key = "compute",
+     .type = CONFIG_ENUM,
+     CONFIG_FIELD(struct inspect_options, compute),
+     .choices = "f32|int8",
+     .initial = "int8",
+     .help = "arithmetic that the nodes are to have"},
+    {.key = "kv_type",
+     .type = CONFIG_ENUM,
+     CONFIG_FIELD(struct inspect_options, kv_type),
+     .choices = "f32|f16|int8|!fp8",
+     .initial = "f16",
+     .help = "how they are to store keys and values"},
+    {.key = "kv_memory",
+     .type = CONFIG_BYTES,
+     CONFIG_FIELD(struct inspect_options, kv_memory),
+     .initial = "512M",
+     .min = 1 << 20,
+     .max = INT64_C(1) << 46,
+     .help = "their memory for KV pages"},
+    {.key = "threads",
+     .type = CONFIG_INT,
+     CONFIG_FIELD(struct inspect_options, threads),
+     .initial = "0",
+     .max = 1024,
+     .help = "their compute threads; 0: one a core"},
+    {.key = "chunk_tokens",
+     .type = CONFIG_INT,
+     CONFIG_FIELD(struct inspect_options, chunk_tokens),
+     .initial = "512",
+     .min = 1,
+     .max = 65536,
+     .help = "rows of one prompt in a step"},
+    {.key = "isa",
+     .type = CONFIG_STRING,
+     CONFIG_FIELD(struct inspect_options, isa),
+     .initial = "auto",
+     .argument = "NAME",
+     .help = "their instruction set"},
+    {.key = "peaks",
+     .type = CONFIG_STRING,
+     CONFIG_FIELD(struct inspect_options, peaks),
+     .initial = "auto",
+     .argument = "auto|off|PATH",
+     .help = "the file that keeps what this machine reached, as a node's; off: no forecast"},
 };
 
 static const struct config_schema schema = {
     .program = "baton inspect",
     CONFIG_TABLE(table),
-    .summary = "what a model file holds, checked as a node would check it",
+    .summary =
+        "what a model file holds, checked as a node would check it, and what it will need and "
+        "reach on this machine",
     .example = "  baton inspect model.gguf --tensors\n",
     .positionals = "MODEL",
     .positionals_min = 1,
@@ -110,6 +163,24 @@ static void print_tensors(const struct gguf *gguf)
     }
 }
 
+static enum status print_forecast(const struct inspect_options *options,
+                                  const struct engine_options *engine,
+                                  const struct model_file *model, struct err *err)
+{
+    char path[4096];
+    struct forecast_options forecast = {
+        .engine = *engine,
+        .peaks_file = options->peaks,
+        .chunk_tokens = (uint32_t)options->chunk_tokens,
+        .kv_memory = options->kv_memory,
+    };
+    if (!strcmp(options->peaks, "off"))
+        return STATUS_OK;
+    if (!strcmp(options->peaks, "auto"))
+        forecast.peaks_file = engine_peaks_file(path, sizeof path) ? path : NULL;
+    return forecast_print(&forecast, model, err);
+}
+
 int cmd_inspect(int argc, char **argv)
 {
     struct inspect_options options;
@@ -119,18 +190,28 @@ int cmd_inspect(int argc, char **argv)
     int code;
     if (!config_start(&schema, argc, argv, &options, &config, &code))
         return code;
-    if (model_open(config_positionals(config).items[0], &model, &err) != STATUS_OK) {
-        client_complain(schema.program, "%s", err.message);
-        code = EXIT_CODE_FAILED;
-    } else {
+    const struct engine_options engine = {.isa = options.isa,
+                                          .compute = (enum kern_compute)options.compute,
+                                          .kv_type = (enum kern_kv_type)options.kv_type,
+                                          .threads = (unsigned)options.threads};
+    char machine[256];
+    enum status status = engine_machine(&engine, machine, sizeof machine, &err); /* wrong options */
+    if (!status)
+        status = model_open(config_positionals(config).items[0], &model, &err);
+    if (!status) {
         print_model(model);
         if (options.keys)
             print_keys(model->gguf);
         if (options.tensors)
             print_tensors(model->gguf);
+        status = print_forecast(&options, &engine, model, &err);
         model_close(model);
-        code = fflush(stdout) == 0 ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
     }
+    if (status)
+        client_complain(schema.program, "%s", err.message);
+    code = status == STATUS_CONFIG         ? EXIT_CODE_USAGE
+           : status || fflush(stdout) != 0 ? EXIT_CODE_FAILED
+                                           : EXIT_CODE_DONE;
     config_destroy(config);
     return code;
 }

@@ -137,7 +137,15 @@ struct loader {
     enum status status; /* the first failure; later calls do nothing */
 };
 
-static bool weight_type_of(uint32_t tensor_type, enum kern_weight_type *type_out)
+static void name_copy(struct gguf_text name, char *out, size_t out_bytes)
+{
+    size_t bytes = name.bytes < out_bytes - 1 ? name.bytes : out_bytes - 1;
+    memcpy(out, name.data, bytes);
+    out[bytes] = 0;
+}
+
+enum status engine_weight_type(const struct gguf_tensor *tensor, enum kern_weight_type *type_out,
+                               struct err *err)
 {
     static const struct {
         uint32_t tensor;
@@ -148,18 +156,14 @@ static bool weight_type_of(uint32_t tensor_type, enum kern_weight_type *type_out
         {TENSOR_Q4_0, KERN_WEIGHT_Q4_0}, {TENSOR_Q4_1, KERN_WEIGHT_Q4_1},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (table[i].tensor == tensor_type) {
+        if (table[i].tensor == tensor->type) {
             *type_out = table[i].weight;
-            return true;
+            return STATUS_OK;
         }
-    return false;
-}
-
-static void name_copy(struct gguf_text name, char *out, size_t out_bytes)
-{
-    size_t bytes = name.bytes < out_bytes - 1 ? name.bytes : out_bytes - 1;
-    memcpy(out, name.data, bytes);
-    out[bytes] = 0;
+    char name[GGUF_NAME_BYTES_MAX + 1];
+    name_copy(tensor->name, name, sizeof name);
+    return err_set(err, STATUS_UNIMPLEMENTED, "tensor %s: type %s is not built", name,
+                   tensor_type_name(tensor->type));
 }
 
 static void loader_progress(struct loader *loader, uint64_t bytes)
@@ -181,12 +185,9 @@ static struct kern_weights *matrix_load(struct loader *loader, const struct gguf
                                      .rows = (uint32_t)tensor->shape[1],
                                      .columns = (uint32_t)tensor->shape[0],
                                      .embedding = embedding};
-    if (!weight_type_of(tensor->type, &desc.type)) {
-        loader->status =
-            err_set(loader->err, STATUS_UNIMPLEMENTED, "tensor %s: type %s is not built", name,
-                    tensor_type_name(tensor->type));
+    loader->status = engine_weight_type(tensor, &desc.type, loader->err);
+    if (loader->status != STATUS_OK)
         return NULL;
-    }
     struct kern_weights *weights = NULL;
     struct engine *engine = loader->engine;
     loader->status = engine->ops->weights_create(engine->device, &desc, &weights, loader->err);

@@ -2,7 +2,7 @@
  *
  *     engine.c   creation, options, weights          step.c    slots, building and submitting steps, events
  *     forward.c  one step as backend operations      pages.c   checksums, zeroing, copies
- *     sampling.c how an answer is sampled
+ *     sampling.c how an answer is sampled             limits.c  what the machine allows (limits.h)
  *
  * Owner: the loop thread, but for what is atomic or under `mutex`. */
 #ifndef BATON_ENGINE_INTERNAL_H
@@ -104,6 +104,9 @@ struct engine {
 /* DROPPED: in the list, but its bytes have come from elsewhere meanwhile. */
 enum { FILL_NONE, FILL_ZERO, FILL_POISON, FILL_DROPPED };
 
+/* How the backend knows the tensor's type. UNIMPLEMENTED names the tensor. */
+enum status engine_weight_type(const struct gguf_tensor *tensor, enum kern_weight_type *type_out,
+                               struct err *err);
 /* Called from any thread: something may be there to poll. */
 void engine_ring(void *engine);
 /* Enqueues the whole step, its events included. */

@@ -241,6 +241,13 @@ struct kern_stream_options {
     uint32_t head_dim; /* compute: room for `attention` */
 };
 
+/* What a device reaches at best, all its threads together, by measurement. An operation is a product or its addition. */
+struct kern_peaks {
+    double weight_ops[KERN_WEIGHT_TYPES]; /* of linear, by what the file holds: operations/s */
+    double kv_ops[KERN_KV_TYPE_COUNT];    /* of attention, by how the cache stores: operations/s */
+    double read_bytes;                    /* of memory, past all caches: bytes/s */
+};
+
 /* --- the operations --- */
 
 /* Rows of float activations are contiguous: [rows][columns]. Everything after `stream` first is enqueued. No slot may be
@@ -253,12 +260,19 @@ struct kern_ops {
     void (*device_close)(struct kern_device *device);
     void (*device_describe)(const struct kern_device *device, char *text_out, size_t text_bytes);
     unsigned (*device_threads)(const struct kern_device *device);
+    /* What its peaks depend on, one line without tabs: the same text, the same peaks. */
+    void (*device_machine)(const struct kern_device *device, char *text_out, size_t text_bytes);
+    /* Measures them; takes all of its threads for about a twentieth of a second: before it computes. MEMORY: no memory, no thread. */
+    enum status (*device_peaks)(const struct kern_device *device, struct kern_peaks *peaks_out);
     enum status (*buffer_create)(struct kern_device *device, uint64_t bytes,
                                  struct kern_buffer **buffer_out);
     void (*buffer_destroy)(struct kern_buffer *buffer);
     enum status (*weights_create)(struct kern_device *device, const struct kern_weights_desc *desc,
                                   struct kern_weights **weights_out, struct err *err);
     uint64_t (*weights_bytes)(const struct kern_weights *weights);
+    /* What weights_bytes will say of such a matrix; some rows may take more. `data` is not read. */
+    uint64_t (*weights_bytes_ahead)(const struct kern_device *device,
+                                    const struct kern_weights_desc *desc);
     void (*weights_destroy)(struct kern_weights *weights);
     /* Rows of activations for matrices with `columns` inputs. */
     enum status (*acts_create)(struct kern_device *device, uint32_t rows_max, uint32_t columns,

@@ -170,6 +170,13 @@ static uint64_t weights_bytes(const struct kern_weights *weights)
     return weights->bytes;
 }
 
+static uint64_t weights_bytes_ahead(const struct kern_device *device,
+                                    const struct kern_weights_desc *desc)
+{
+    return cpu_weights_bytes_ahead(desc->type, ((const struct cpu_device *)device)->compute,
+                                   desc->rows, desc->columns);
+}
+
 static void weights_destroy(struct kern_weights *weights)
 {
     if (!weights)
@@ -236,10 +243,12 @@ static unsigned device_threads(const struct kern_device *device)
 #define CPU_OPS(name_)                                                                             \
     {                                                                                              \
         .name = name_, .device_close = device_close, .device_describe = device_describe,           \
-        .device_threads = device_threads, .buffer_create = buffer_create,                          \
-        .buffer_destroy = buffer_destroy, .weights_create = weights_create,                        \
-        .weights_bytes = weights_bytes, .weights_destroy = weights_destroy,                        \
-        .acts_create = acts_create, .acts_destroy = acts_destroy, .rope_create = cpu_rope_create,  \
+        .device_threads = device_threads, .device_machine = cpu_device_machine,                    \
+        .device_peaks = cpu_device_peaks, .weights_bytes_ahead = weights_bytes_ahead,              \
+        .buffer_create = buffer_create, .buffer_destroy = buffer_destroy,                          \
+        .weights_create = weights_create, .weights_bytes = weights_bytes,                          \
+        .weights_destroy = weights_destroy, .acts_create = acts_create,                            \
+        .acts_destroy = acts_destroy, .rope_create = cpu_rope_create,                              \
         .rope_destroy = cpu_rope_destroy, .kv_create = cpu_kv_create,                              \
         .kv_layer_bytes = cpu_kv_layer_bytes, .kv_piece_host = cpu_kv_piece_host,                  \
         .kv_destroy = cpu_kv_destroy, .step_create = cpu_step_create,                              \

@@ -86,9 +86,9 @@ struct kern_kv {
     struct kern_kv_desc desc;
     struct cpu_region region;
     struct cpu_prefault prefault; /* of the region */
-    uint64_t values_bytes; /* K, or V, of one layer of one page */
-    uint64_t scales_bytes; /* their scales; 0 where the type has none */
-    uint64_t layer_bytes;  /* 2 (values + scales) */
+    uint64_t values_bytes;        /* K, or V, of one layer of one page */
+    uint64_t scales_bytes;        /* their scales; 0 where the type has none */
+    uint64_t layer_bytes;         /* 2 (values + scales) */
     uint64_t page_bytes;
 };
 
@@ -214,5 +214,9 @@ enum status cpu_kv_create(struct kern_device *device, const struct kern_kv_desc 
 uint64_t cpu_kv_layer_bytes(const struct kern_kv *kv);
 void *cpu_kv_piece_host(struct kern_kv *kv, struct kern_piece piece);
 void cpu_kv_destroy(struct kern_kv *kv);
+
+/* machine.c */
+void cpu_device_machine(const struct kern_device *device, char *text_out, size_t text_bytes);
+enum status cpu_device_peaks(const struct kern_device *device, struct kern_peaks *peaks_out);
 
 #endif

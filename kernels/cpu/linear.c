@@ -176,6 +176,13 @@ size_t cpu_weights_bytes(const struct cpu_weights *weights)
     return bytes;
 }
 
+size_t cpu_weights_bytes_ahead(enum kern_weight_type type, enum kern_compute compute,
+                               size_t out_rows, size_t in_cols)
+{
+    return panels_of(out_rows) * (in_cols / KERN_BLOCK) *
+           cpu_form_record_bytes(main_form(type, compute));
+}
+
 size_t cpu_weights_float_rows(const struct cpu_weights *weights)
 {
     return weights->float_rows;

@@ -47,6 +47,9 @@ size_t cpu_weights_out_rows(const struct cpu_weights *weights);
 size_t cpu_weights_in_cols(const struct cpu_weights *weights);
 /* Bytes that one pass over all panels reads. */
 size_t cpu_weights_bytes(const struct cpu_weights *weights);
+/* The same of such a matrix before it is there, if all its rows are ordinary ones (cpu_weights_float_rows). */
+size_t cpu_weights_bytes_ahead(enum kern_weight_type type, enum kern_compute compute,
+                               size_t out_rows, size_t in_cols);
 /* Rows of a 4-bit matrix whose block scales differ by more than 100 times and therefore stay float
  * (int8 compute only). Panels of such rows come last, so panel p holds rows 16 p to 16 p + 15 only
  * when this is 0. */

@@ -68,6 +68,12 @@ static void put_json(FILE *file, const struct bench_record *record)
     put_string(file, "peer_name", record->peer_name);
     put_number(file, "peer", record->peer_name, record->peer);
     put_number(file, "ratio", record->peer_name, quotient(record, record->peer));
+    if (record->verdict) {
+        put_number(file, "mfu", true, record->mfu);
+        put_number(file, "mbu", true, record->mbu);
+        put_string(file, "verdict", record->verdict);
+        put_string(file, "lever", record->lever);
+    }
     fputs("}", file);
 }
 
@@ -84,6 +90,9 @@ void bench_add(struct bench *bench, const struct bench_record *record)
     }
     printf("%-32s %10.4g %-10s %7s  %-42s %7s  %s\n", record->id, record->value, record->unit,
            share, limit, ratio, peer);
+    if (record->verdict)
+        printf("    MFU %.1f %%, MBU %.1f %%, held back by %s: %s\n", 100 * record->mfu,
+               100 * record->mbu, record->verdict, record->lever);
     fflush(stdout);
     if (bench->json) {
         fputs(bench->first ? "\n  " : ",\n  ", bench->json);

@@ -1,6 +1,6 @@
 /* What every benchmark shares: a table on the terminal, each figure beside its limit and its peer, and the same records as
  * JSON when asked (--json FILE, an array of {id, value, unit, limit_name, limit, share, peer_name, peer, ratio}, null where
- * there is none).
+ * there is none; whole steps of a model have {mfu, mbu, verdict, lever} too).
  *
  *     struct bench bench;
  *     if (bench_begin(&bench, &argc, argv) < 0) return 2;
@@ -31,6 +31,9 @@ struct bench_record {
     const char *peer_name;
     double peer;
     bool lower_is_better;
+    /* of sched/roofline.h; without a verdict there is none */
+    const char *verdict, *lever;
+    double mfu, mbu;
 };
 
 #define BENCH_LIMIT(name, value_) .limit_name = (name), .limit = (value_)

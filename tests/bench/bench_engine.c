@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/limits.h"
+#include "kernels/cpu/peaks.h"
 #include "model/model.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/peaks.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
 enum { PROMPT = 512, PAGE_TOKENS = 64, SEQS_MAX = 32, SEQ_PAGES = 10, LONG = 8000, DECODE_AT = 32 };
@@ -49,8 +49,7 @@ struct report {
 struct subject {
     struct model_file *model;
     struct engine *engine;
-    double weights_layer, weights_head; /* parameters */
-    double bytes;                       /* of weights that one pass reads */
+    double bytes; /* of weights that one pass reads */
     uint32_t slots[SEQS_MAX];
     uint32_t ids[PROMPT];
     uint32_t pages[SEQS_MAX][LONG / PAGE_TOKENS + 2]; /* block tables */
@@ -71,9 +70,6 @@ static void subject_open(struct subject *subject, struct model_file *model,
     const struct engine_info *info = engine_info(subject->engine);
     subject->model = model;
     subject->bytes = (double)info->weight_bytes;
-    subject->weights_head = (double)info->vocab_size * info->hidden;
-    subject->weights_layer = (double)model_parameter_count(model) -
-                             subject->weights_head * (model->config.tied_output ? 1 : 2);
     for (uint32_t i = 0; i < info->seqs_max && i < SEQS_MAX; i++)
         if (engine_slot_take(subject->engine, &subject->slots[i]) != STATUS_OK)
             die("no slot");
@@ -185,64 +181,90 @@ static void add(struct report *report, const struct subject *subject, const char
     bench_add(&report->bench, &record);
 }
 
-/* 1e9 operations a second at which products with a matrix of this type can go at best. */
-static double weight_peak(const struct subject *subject, const struct limits *limits, uint32_t type)
+static double read_bandwidth(double bytes, unsigned threads)
 {
-    if (engine_info(subject->engine)->compute == KERN_COMPUTE_F32)
-        return limits->peaks.f32;
-    switch (type) {
-    case TENSOR_Q4_0:
-    case TENSOR_Q4_1:
-        return limits->peaks.nibble;
-    case TENSOR_Q8_0:
-        return limits->peaks.int8;
-    default:
-        return limits->peaks.f32;
-    }
+    double gb_per_s;
+    if (peaks_read_bandwidth(cpu_isa_detect(), (size_t)bytes, threads, PEAKS_SHARP, &gb_per_s))
+        die("no memory");
+    return gb_per_s;
 }
 
-/* Seconds that `rows` rows through the layers, `samples` of them through the head and `pairs` of positions in attention take at
- * the machine's peaks. */
-static double arithmetic_seconds(const struct subject *subject, const struct limits *limits,
-                                 double rows, double samples, double pairs)
+/* The sharp peaks of this run in the engine's terms: kernels/cpu/machine.c does the same with quick ones. */
+static struct kern_peaks peaks_of(const struct limits *limits, enum kern_compute compute)
+{
+    const struct peaks *from = &limits->peaks;
+    struct kern_peaks peaks = {.read_bytes = limits->bandwidth * 1e9};
+    for (int type = 0; type < KERN_WEIGHT_TYPES; type++) {
+        bool four_bits = type == KERN_WEIGHT_Q4_0 || type == KERN_WEIGHT_Q4_1;
+        peaks.weight_ops[type] = 1e9 * (compute == KERN_COMPUTE_F32 ? from->f32
+                                        : four_bits                 ? from->nibble
+                                                                    : from->int8);
+    }
+    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+        peaks.kv_ops[type] = 1e9 * (type == KERN_KV_INT8 ? from->pair : from->f32);
+    return peaks;
+}
+
+/* What a step asks for, in seconds at the machine's peaks. */
+static struct roofline_cost cost_of(const struct subject *subject, const struct limits *limits,
+                                    struct roofline_step step)
 {
     const struct engine_info *info = engine_info(subject->engine);
-    const struct model_file *model = subject->model;
-    double layers = 2 * subject->weights_layer * rows /
-                    weight_peak(subject, limits, model->layers[0].ffn_up->type);
-    double head =
-        2 * subject->weights_head * samples / weight_peak(subject, limits, model->output->type);
-    double attention =
-        4.0 * info->head_dim * info->heads * info->layers * pairs / limits->peaks.f32;
-    return (layers + head + attention) * 1e-9;
+    struct kern_peaks peaks = peaks_of(limits, info->compute);
+    struct engine_options options = {
+        .threads = info->threads, .compute = info->compute, .kv_type = info->kv_type};
+    struct engine_limits of;
+    struct err err = ERR_INIT;
+    if (engine_limits(&options, subject->model, &peaks, &of, &err))
+        die(err.message);
+    return roofline_cost(&of.model, &of.peaks, &step);
+}
+
+/* The record with its shares of both peaks, and what holds the step back. */
+static struct bench_record with_verdict(struct bench_record record, enum roofline_phase phase,
+                                        struct roofline_cost cost, double seconds)
+{
+    struct roofline_window window = {0};
+    roofline_add(&window, phase, seconds, cost);
+    struct roofline_report report = roofline_report(&window, phase);
+    record.verdict = roofline_verdict_name(report.verdict);
+    record.lever = roofline_lever(phase, report.verdict);
+    record.mfu = report.mfu;
+    record.mbu = report.mbu;
+    return record;
 }
 
 static void bench_prefill(struct report *report, struct subject *subject)
 {
     double seconds = step_typical(subject, &report->limits, 1, PROMPT, 0);
-    double limit =
-        arithmetic_seconds(subject, &report->limits, PROMPT, 1, PROMPT * (PROMPT + 1) / 2.0);
-    add(report, subject, "prefill512",
-        (struct bench_record){.value = PROMPT / seconds,
-                              .unit = "tokens/s",
-                              BENCH_LIMIT("at the arithmetic peak", PROMPT / limit)});
+    struct roofline_cost cost = cost_of(subject, &report->limits,
+                                        (struct roofline_step){.prompt_rows = PROMPT,
+                                                               .samples = 1,
+                                                               .pairs = roofline_pairs(0, PROMPT),
+                                                               .positions = PROMPT});
+    struct bench_record record = {.value = PROMPT / seconds,
+                                  .unit = "tokens/s",
+                                  BENCH_LIMIT("at the arithmetic peak", PROMPT / cost.arithmetic)};
+    add(report, subject, "prefill512", with_verdict(record, ROOFLINE_PREFILL, cost, seconds));
 }
 
 static void bench_decode(struct report *report, struct subject *subject, const char *name,
                          uint32_t seqs)
 {
     const struct limits *limits = &report->limits;
-    double seconds = step_typical(subject, limits, seqs, 1, DECODE_AT), pairs = DECODE_AT + 1.0;
-    double arithmetic = arithmetic_seconds(subject, limits, seqs, seqs, pairs * seqs);
-    double kv_bytes = (double)engine_info(subject->engine)->kv_bytes_per_token;
-    double reading = (subject->bytes + pairs * kv_bytes * seqs) / limits->bandwidth * 1e-9;
-    bool memory = reading > arithmetic;
-    add(report, subject, name,
-        (struct bench_record){
-            .value = seqs / seconds,
-            .unit = "tokens/s",
-            BENCH_LIMIT(memory ? "at the read bandwidth" : "at the arithmetic peak",
-                        seqs / (memory ? reading : arithmetic))});
+    double seconds = step_typical(subject, limits, seqs, 1, DECODE_AT);
+    uint64_t seen = (uint64_t)seqs * (DECODE_AT + 1);
+    struct roofline_cost cost =
+        cost_of(subject, limits,
+                (struct roofline_step){
+                    .decode_rows = seqs, .samples = seqs, .pairs = seen, .positions = seen});
+    bool memory = roofline_bound(cost) != ROOFLINE_BOUND_ARITHMETIC;
+    struct bench_record record = {
+        .value = seqs / seconds,
+        .unit = "tokens/s",
+        BENCH_LIMIT(memory ? "at the read bandwidth" : "at the arithmetic peak",
+                    seqs / roofline_least(cost))};
+    add(report, subject, name, with_verdict(record, ROOFLINE_DECODE, cost, seconds));
 }
 
 /* Attention of a chunk of 32 rows at position 8,000, of one sequence: the difference of a step there and one at position 0, in
@@ -299,7 +321,7 @@ static double bench_attention(struct report *report, struct model_file *model,
     double near = step_typical(&subject, limits, 1, 1, 0), tokens = 0;
     for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
         char id[64];
-        double bandwidth = peaks_read_bandwidth((size_t)(token_bytes * LONG), 1);
+        double bandwidth = read_bandwidth(token_bytes * LONG, 1);
         double reading = token_bytes / bandwidth * 1e-9;
         double far = step_typical(&subject, limits, seqs, 1, LONG);
         bool memory = reading > arithmetic;
@@ -316,7 +338,9 @@ static double bench_attention(struct report *report, struct model_file *model,
             continue;
         }
         tokens = seqs / far;
-        double rest = arithmetic_seconds(&subject, limits, seqs, seqs, 0);
+        double rest =
+            cost_of(&subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
+                .arithmetic;
         snprintf(id, sizeof id, "decode16_8k_%s", kern_kv_type_name(kv_type));
         bench_add(
             &report->bench,
@@ -344,8 +368,9 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     struct subject subject;
     char id[64];
     subject_open(&subject, model, options);
-    peaks_measure(cpu_isa_detect(), threads, &report->limits.peaks);
-    report->limits.bandwidth = peaks_read_bandwidth((size_t)subject.bytes, threads);
+    if (peaks_measure(cpu_isa_detect(), threads, PEAKS_SHARP, &report->limits.peaks))
+        die("no thread");
+    report->limits.bandwidth = read_bandwidth(subject.bytes, threads);
     const struct peaks *peaks = &report->limits.peaks;
     const struct {
         const char *name, *unit;

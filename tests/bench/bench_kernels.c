@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "kernels/cpu/linear.h"
+#include "kernels/cpu/peaks.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/peaks.h"
 
 enum {
     LAYERS = 30,
@@ -147,6 +147,16 @@ static void run_pass(void *data)
 }
 
 /* Times passes of one model at several heights. */
+static double read_bandwidth(enum cpu_isa_level isa, size_t bytes)
+{
+    double gb_per_s;
+    if (peaks_read_bandwidth(isa, bytes, 1, PEAKS_SHARP, &gb_per_s)) {
+        fprintf(stderr, "bench_kernels: no memory\n");
+        exit(1);
+    }
+    return gb_per_s;
+}
+
 static void bench_model(struct bench *bench, const struct model *model, enum kern_compute compute,
                         const char *name, const char *peak_name, double peak)
 {
@@ -156,7 +166,7 @@ static void bench_model(struct bench *bench, const struct model *model, enum ker
                         .feed = random_acts(model->isa, compute, FEED)};
     bool head = model->count == 1;
     /* with as many bytes: what of them stays in the last cache counts for both */
-    double bandwidth = peaks_read_bandwidth((size_t)model->bytes, 1);
+    double bandwidth = read_bandwidth(model->isa, (size_t)model->bytes);
     pass.out = malloc((head ? 32 * (size_t)WORDS : ROWS_MAX * (size_t)FEED) * sizeof(float));
     for (size_t i = 0; i < sizeof(heights) / sizeof(*heights) - head; i++) {
         char id[64];
@@ -220,9 +230,12 @@ static void bench_quant(struct bench *bench, enum cpu_isa_level isa)
 
 static void bench_linear(struct bench *bench, enum cpu_isa_level isa)
 {
-    double bandwidth = peaks_read_bandwidth((size_t)256 << 20, 1);
+    double bandwidth = read_bandwidth(isa, (size_t)256 << 20);
     struct peaks peaks;
-    peaks_measure(isa, 1, &peaks);
+    if (peaks_measure(isa, 1, PEAKS_SHARP, &peaks)) {
+        fprintf(stderr, "bench_kernels: no thread\n");
+        exit(1);
+    }
     bench_add(bench, &(struct bench_record){
                          .id = "read_bandwidth_1t", .value = bandwidth, .unit = "GB/s"});
     bench_add(bench,
@@ -247,7 +260,7 @@ static void bench_linear(struct bench *bench, enum cpu_isa_level isa)
     bench_model(bench, &model, KERN_COMPUTE_INT8, "layers_q8_0", peaks.int8_name, peaks.int8);
     model_free(&model);
     model_load(&model, isa, KERN_WEIGHT_Q4_1, KERN_COMPUTE_F32);
-    bench_model(bench, &model, KERN_COMPUTE_F32, "layers_q4_1_f32", "fma GFLOP/s", peaks.f32);
+    bench_model(bench, &model, KERN_COMPUTE_F32, "layers_q4_1_f32", peaks.f32_name, peaks.f32);
     model_free(&model);
     bench_quant(bench, isa);
 }

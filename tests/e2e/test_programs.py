@@ -177,6 +177,41 @@ def test_inspect():
     assert set(sizes) == {"f32", "f16", "int8"} and sizes["int8"] < sizes["f16"] < sizes["f32"], result.stdout
 
 
+def rates(text, row):
+    """[(tokens/s, bound)] of a row of the forecast."""
+    line = next(line for line in text.splitlines() if line.startswith(row))
+    return [(float(rate), bound) for rate, bound in re.findall(r"([\d.]+) (arithmetic|weights|KV)", line)]
+
+
+def test_inspect_says_what_a_model_will_need_and_reach():
+    with tempfile.TemporaryDirectory() as folder:
+        peaks = os.path.join(folder, "new", "peaks")
+        # round figures in the file's own line: 8 bits 100 GOP/s, 4 bits 200, attention 50, reading 10 GB/s
+        run(BATON, "inspect", tiny_model(), "--peaks", peaks, "--threads", "1")
+        with open(peaks) as file:
+            version, machine = file.read().split("\t")[:2]
+        with open(peaks, "w") as file:
+            figures = ["100e9"] * 4 + ["200e9"] * 2 + ["50e9"] * 3 + ["10e9"]
+            file.write("\t".join([version, machine, "3", *figures]) + "\n")
+        result = run(BATON, "inspect", tiny_model(), "--peaks", peaks, "--threads", "1", "--kv-memory", "1M")
+        text = result.stdout
+        assert result.returncode == 0 and "reading 10.0 GB/s" in text and "measured before" in text, text
+        weights = float(re.search(r"memory +weights ([\d.]+) MB", text).group(1))
+        (one, bound), *_ = rates(text, "  batch of 1 ")
+        assert bound == "weights" and 0.9 < one / (10e3 / weights) <= 1.0, text
+        (many, bound), *_ = rates(text, "  batch of 64")
+        assert bound == "arithmetic" and one < many < 64 * one, text
+        prefill = rates(text, "  a prompt")
+        assert all(bound == "arithmetic" for _, bound in prefill) and prefill[0] > prefill[-1], text
+        kilobytes = float(re.search(r"KV ([\d.]+) KB a token in f16: (\d+) tokens in a pool", text).group(1))
+        assert abs(float(re.search(r"(\d+) tokens in a pool", text).group(1)) * kilobytes / 1048.576 - 1) < 0.1, text
+        half = run(BATON, "inspect", tiny_model(), "--peaks", peaks, "--threads", "1", "--kv-type", "int8").stdout
+        assert float(re.search(r"KV ([\d.]+) KB a token in int8", half).group(1)) < 0.7 * kilobytes
+        assert "this machine" not in run(BATON, "inspect", tiny_model(), "--peaks", "off").stdout
+        refused = run(BATON, "inspect", tiny_model(), "--isa", "x")
+        assert refused.returncode == 2 and not refused.stdout and "isa" in refused.stderr, refused
+
+
 def test_fp8_kv_is_refused():
     for program in ("baton-prefill", "baton-decode"):
         result = run(os.path.join(BUILD, program), "-m", tiny_model(), "--kv-type", "fp8")

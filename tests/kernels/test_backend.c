@@ -411,3 +411,51 @@ TEST(backend, unknown_instruction_set)
         CHECK_INT(parsed, level);
     }
 }
+
+/* The figures are a machine's: they are there, in an order that holds everywhere, and twice much the same. */
+TEST(backend, peaks_are_measured_and_named)
+{
+    static const char *const names[] = {"cpu", "opaque"};
+    struct kern_peaks peaks[2];
+    char text[2][256];
+    for (int i = 0; i < 2; i++) {
+        struct kern_device *device = device_open(names[i], 1);
+        device->ops->device_machine(device, text[i], sizeof text[i]);
+        CHECK_INT(device->ops->device_peaks(device, &peaks[i]), STATUS_OK);
+        device->ops->device_close(device);
+        CHECK(peaks[i].read_bytes > 1e7);
+        for (int type = 0; type < KERN_WEIGHT_TYPES; type++)
+            CHECK(peaks[i].weight_ops[type] > 1e6 &&
+                  peaks[i].weight_ops[type] == peaks[i].weight_ops[KERN_WEIGHT_F32]); /* f32 */
+        for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
+            CHECK(peaks[i].kv_ops[type] > 1e6);
+    }
+    CHECK_STR(text[0], text[1]);
+    CHECK(strstr(text[0], "1 threads") && !strchr(text[0], '\t'));
+}
+
+TEST(backend, weights_ahead_are_what_they_will_be)
+{
+    static uint8_t data[48 * 64 * 4];
+    for (int compute = 0; compute <= KERN_COMPUTE_INT8; compute++) {
+        const struct kern_backend *backend;
+        struct kern_device *device;
+        struct err err = ERR_INIT;
+        CHECK_INT(kern_backend_find("cpu", &backend, &err), STATUS_OK);
+        struct kern_device_options options = {.threads = 1, .compute = (enum kern_compute)compute};
+        CHECK_INT(backend->open(&options, &device, &err), STATUS_OK);
+        for (int type = 0; type < KERN_WEIGHT_TYPES; type++) {
+            struct kern_weights_desc desc = {.name = "a",
+                                             .type = (enum kern_weight_type)type,
+                                             .data = data,
+                                             .rows = 37,
+                                             .columns = 64};
+            struct kern_weights *weights;
+            CHECK_INT(device->ops->weights_create(device, &desc, &weights, &err), STATUS_OK);
+            CHECK_INT(device->ops->weights_bytes_ahead(device, &desc),
+                      device->ops->weights_bytes(weights));
+            device->ops->weights_destroy(weights);
+        }
+        device->ops->device_close(device);
+    }
+}

@@ -1,0 +1,250 @@
+/* See peaks.h. */
+#include "kernels/cpu/peaks.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/huge.h"
+#include "kernels/cpu/peaks_loops.h"
+
+/* --- timing --- */
+
+static double now(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Seconds, by `clock`, of the fastest of at least `runs` runs within about `seconds`. */
+static double best_of(clockid_t clock, int runs, double seconds, void (*run)(void *data),
+                      void *data)
+{
+    double until = now(CLOCK_MONOTONIC) + seconds, best = INFINITY;
+    for (int i = 0; i < runs || now(CLOCK_MONOTONIC) < until; i++) {
+        double begin = now(clock);
+        run(data);
+        double taken = now(clock) - begin;
+        best = taken < best ? taken : best;
+    }
+    return best;
+}
+
+/* --- threads that work between two barriers --- */
+
+struct team {
+    unsigned threads;
+    void (*run)(void *data);
+    void *data[PEAKS_THREADS_MAX];
+    unsigned started; /* with the caller's */
+    bool ending;
+    pthread_barrier_t begin, end;
+    pthread_mutex_t door; /* held until it is known how many there are */
+    pthread_t others[PEAKS_THREADS_MAX];
+};
+
+struct member {
+    struct team *team;
+    unsigned index;
+};
+
+static void *member_main(void *data)
+{
+    struct member *member = data;
+    struct team *team = member->team;
+    unsigned index = member->index;
+    pthread_mutex_lock(&team->door);
+    pthread_mutex_unlock(&team->door);
+    if (team->started < team->threads)
+        return NULL;
+    pthread_barrier_wait(&team->end);
+    for (;;) {
+        pthread_barrier_wait(&team->begin);
+        if (team->ending)
+            return NULL;
+        team->run(team->data[index]);
+        pthread_barrier_wait(&team->end);
+    }
+}
+
+static enum status team_start(struct team *team)
+{
+    struct member members[PEAKS_THREADS_MAX];
+    pthread_barrier_init(&team->begin, NULL, team->threads);
+    pthread_barrier_init(&team->end, NULL, team->threads);
+    pthread_mutex_init(&team->door, NULL);
+    pthread_mutex_lock(&team->door);
+    for (team->started = 1; team->started < team->threads; team->started++) {
+        members[team->started] = (struct member){team, team->started};
+        if (pthread_create(&team->others[team->started], NULL, member_main,
+                           &members[team->started]))
+            break;
+    }
+    bool all = team->started == team->threads;
+    pthread_mutex_unlock(&team->door);
+    if (all) {
+        pthread_barrier_wait(&team->end); /* all have read their member */
+        return STATUS_OK;
+    }
+    for (unsigned i = 1; i < team->started; i++)
+        pthread_join(team->others[i], NULL);
+    return STATUS_MEMORY;
+}
+
+static void team_stop(struct team *team)
+{
+    team->ending = true;
+    pthread_barrier_wait(&team->begin);
+    for (unsigned i = 1; i < team->threads; i++)
+        pthread_join(team->others[i], NULL);
+    pthread_barrier_destroy(&team->begin);
+    pthread_barrier_destroy(&team->end);
+    pthread_mutex_destroy(&team->door);
+}
+
+static void team_round(void *data)
+{
+    struct team *team = data;
+    pthread_barrier_wait(&team->begin);
+    team->run(team->data[0]);
+    pthread_barrier_wait(&team->end);
+}
+
+/* Seconds of the fastest round. */
+static double team_best(struct team *team, double seconds)
+{
+    return team->threads == 1
+               ? best_of(CLOCK_THREAD_CPUTIME_ID, 3, seconds, team->run, team->data[0])
+               : best_of(CLOCK_MONOTONIC, 3, seconds, team_round, team);
+}
+
+/* --- arithmetic --- */
+
+struct loop_time {
+    void (*run)(void *unused);
+    int runs; /* of a round, at least */
+    double seconds;
+    double best; /* seconds of the calling thread's processor time */
+};
+
+static void loop_timed(void *data)
+{
+    struct loop_time *time = data;
+    double seconds = best_of(CLOCK_THREAD_CPUTIME_ID, time->runs, time->seconds, time->run, NULL);
+    time->best = seconds < time->best ? seconds : time->best;
+}
+
+/* 1e9 operations a second of a loop: the sum of what each thread reaches in its own processor time while the others do the same. */
+static enum status rate(unsigned threads, const struct peaks_loop *loop, enum peaks_care care,
+                        double *rate_out)
+{
+    struct loop_time times[PEAKS_THREADS_MAX];
+    struct team team = {.threads = threads, .run = loop_timed};
+    const bool sharp = care == PEAKS_SHARP;
+    for (unsigned i = 0; i < threads; i++) {
+        times[i] = (struct loop_time){loop->run, sharp ? 3 : 2, sharp ? 0.02 : 0, INFINITY};
+        team.data[i] = &times[i];
+    }
+    enum status status = team_start(&team);
+    if (status)
+        return status;
+    best_of(CLOCK_MONOTONIC, sharp ? 3 : 1, sharp ? 0.3 : 0, team_round, &team);
+    team_stop(&team);
+    double loops = 0;
+    for (unsigned i = 0; i < threads; i++)
+        loops += 1 / times[i].best;
+    *rate_out = loops * loop->operations * 1e-9;
+    return STATUS_OK;
+}
+
+enum status peaks_measure(enum cpu_isa_level isa, unsigned threads, enum peaks_care care,
+                          struct peaks *peaks_out)
+{
+    struct peaks_loop loops[PEAKS_LOOPS];
+    double rates[PEAKS_LOOPS];
+    peaks_loops_arithmetic(isa, loops);
+    for (int i = 0; i < PEAKS_LOOPS; i++) {
+        enum status status = rate(threads, &loops[i], care, &rates[i]);
+        if (status)
+            return status;
+    }
+    *peaks_out =
+        (struct peaks){rates[PEAKS_F32],         rates[PEAKS_INT8],     rates[PEAKS_NIBBLE],
+                       rates[PEAKS_PAIR],        loops[PEAKS_F32].name, loops[PEAKS_INT8].name,
+                       loops[PEAKS_NIBBLE].name, loops[PEAKS_PAIR].name};
+    return STATUS_OK;
+}
+
+/* --- memory --- */
+
+/* One pass of several threads, which are timed by the clock; of one, enough that processor time can be trusted: under a hypervisor
+ * it is corrected for what was stolen, now and then and afterwards, so that the best of much shorter pieces would be too good. */
+enum { READS = 5 };
+
+static void read_once(void *data)
+{
+    ((struct peaks_span *)data)->read(data);
+}
+
+static void read_again(void *data)
+{
+    for (int i = 0; i < READS; i++)
+        read_once(data);
+}
+
+/* GB/s of all spans with this pattern. */
+static double read_rate(struct team *team, struct peaks_span *spans, peaks_read *read, size_t ahead,
+                        double seconds)
+{
+    for (unsigned i = 0; i < team->threads; i++) {
+        spans[i].read = read;
+        spans[i].ahead = ahead;
+    }
+    double bytes = (double)spans[0].bytes * team->threads * (team->run == read_again ? READS : 1);
+    return bytes / team_best(team, seconds) * 1e-9;
+}
+
+enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,
+                                 enum peaks_care care, double *gb_per_s_out)
+{
+    const bool sharp = care == PEAKS_SHARP;
+    size_t each = bytes / threads / 4096 * 4096;
+    uint8_t *memory = huge_alloc(each, threads);
+    if (!memory)
+        return STATUS_MEMORY;
+    memset(memory, 1, each * threads);
+    struct peaks_span spans[PEAKS_THREADS_MAX];
+    struct team team = {.threads = threads, .run = threads == 1 && sharp ? read_again : read_once};
+    for (unsigned i = 0; i < threads; i++) {
+        spans[i] = (struct peaks_span){.begin = memory + i * each, .bytes = each};
+        team.data[i] = &spans[i];
+    }
+    enum status status = team_start(&team);
+    if (!status) {
+        double best = 0;
+        peaks_read *best_read = NULL;
+        size_t best_ahead = 0;
+        for (size_t pattern = 0; pattern < PEAKS_READS; pattern++) {
+            peaks_read *read = peaks_loops_read(isa, pattern);
+            for (size_t ahead = 0; read && ahead <= 8192; ahead = ahead ? ahead * 2 : 512) {
+                if (!sharp && !(pattern == 0 && ahead == 0) && !(pattern == 1 && ahead == 2048) &&
+                    !(pattern == 2 && ahead == 2048))
+                    continue; /* each was the best, or nearly, wherever it was tried */
+                double rate = read_rate(&team, spans, read, ahead, sharp ? 0.05 : 0);
+                if (rate > best) {
+                    best = rate;
+                    best_read = read;
+                    best_ahead = ahead;
+                }
+            }
+        }
+        double again = read_rate(&team, spans, best_read, best_ahead, sharp ? 1.0 : 0);
+        team_stop(&team);
+        *gb_per_s_out = again > best ? again : best;
+    }
+    huge_free(memory);
+    return status;
+}

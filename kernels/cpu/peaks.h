@@ -1,0 +1,39 @@
+/* The machine's own limits: arithmetic from registers alone, and memory read by plain loads.
+ *
+ * Arithmetic, and reading by one thread, are timed by processor time, so that a figure does not depend on who else wants the
+ * core; reading by several threads by the clock, all between the same two barriers.
+ * Owner: the calling thread; the others live as long as a call. */
+#ifndef BATON_KERNELS_CPU_PEAKS_H
+#define BATON_KERNELS_CPU_PEAKS_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+#include "kernels/cpu/isa.h"
+
+enum { PEAKS_THREADS_MAX = 256 };
+
+/* All threads together, in 1e9 operations a second; a product and its addition are two operations. */
+struct peaks {
+    double f32;  /* fused multiply-adds */
+    double int8; /* bytes by bytes, summed in 32 bits */
+    double
+        nibble; /* 4-bit weights by bytes, summed in 16 bits and widened once a block where that is faster */
+    double pair;                                                /* 16-bit integers in pairs */
+    const char *f32_name, *int8_name, *nibble_name, *pair_name; /* of the instructions */
+};
+
+/* Seconds that a measurement may take; the figures of a start need not be as sharp as those that a benchmark is judged by. */
+enum peaks_care { PEAKS_QUICK, PEAKS_SHARP }; /* about 0.03 and 1.3 s; reading 0.05 and 3 s */
+
+/* For `isa`, which the CPU must support; 1 to PEAKS_THREADS_MAX threads. MEMORY: no thread. */
+enum status peaks_measure(enum cpu_isa_level isa, unsigned threads, enum peaks_care care,
+                          struct peaks *peaks_out);
+
+/* GB/s of `threads` threads that read `bytes` (each its part) over and over: the best of one, two and four streams a thread,
+ * of prefetches from none to 8 KiB ahead, to all caches or past them, on huge pages. Take as many bytes as what is judged
+ * reads: what of it stays in the last cache counts for both. MEMORY: no memory, no thread. */
+enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,
+                                 enum peaks_care care, double *gb_per_s_out);
+
+#endif
