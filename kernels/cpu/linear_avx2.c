@@ -6,7 +6,9 @@
  * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes are two nibble planes,
  * w + 128 = 16 high + low, summed by the same loop.
  *
- *     few rows:   records are read as they lie, nibbles cut out on the way (GEMV: bound by memory)
+ *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way, from several places of the
+ *                 matrix in turn, chains in registers
+ *     few rows:   records are read as they lie
  *     many rows:  up to CHUNK_BLOCKS blocks of a panel are unpacked once into planes of one byte a nibble, in L1, and up
  *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
  *
@@ -23,7 +25,9 @@ enum {
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
     PLANE_BYTES = 512,
-    PREFETCH_BYTES = 4096
+    PREFETCH_BYTES = 1024,
+    ROWS_FEW = 2,
+    STREAMS = 4
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -70,15 +74,22 @@ INLINE __m256i add_products(__m256i sum, __m256i w, __m256i b)
     return sum;
 }
 
-/* One group: 4 k of 16 outputs for every row. w: unsigned nibbles. */
+INLINE __m256i products(__m256i w, __m256i b)
+{
+    __m256i result;
+    __asm__("vpmaddubsw %[b], %[w], %[result]" : [result] "=x"(result) : [w] "x"(w), [b] "x"(b));
+    return result;
+}
+
+/* One group: 4 k of 16 outputs for every row. w: unsigned nibbles. The first of a block's groups begins its sums. */
 INLINE void add_group(const int R, const int8_t *const *a, size_t k, __m256i w0, __m256i w1,
-                      __m256i (*sum)[2])
+                      const bool first, __m256i (*sum)[2])
 {
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         __m256i b = _mm256_set1_epi32(load_i32(a[r] + k));
-        sum[r][0] = add_products(sum[r][0], w0, b);
-        sum[r][1] = add_products(sum[r][1], w1, b);
+        sum[r][0] = first ? products(w0, b) : add_products(sum[r][0], w0, b);
+        sum[r][1] = first ? products(w1, b) : add_products(sum[r][1], w1, b);
     }
 }
 
@@ -87,12 +98,13 @@ INLINE void add_plane(const int R, const int8_t *const *a, size_t k, const uint8
 {
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++)
-        add_group(R, a, k + (size_t)g * 4, load(plane + g * 64), load(plane + g * 64 + 32), sum);
+        add_group(R, a, k + (size_t)g * 4, load(plane + g * 64), load(plane + g * 64 + 32), g == 0,
+                  sum);
 }
 
 /* The low (high) nibbles of `lines` lines; group g of a nibble record's high half starts at k = 16. */
 INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uint8_t *lines,
-                        const int count, const bool high, __m256i (*sum)[2])
+                        const int count, const bool high, const bool first, __m256i (*sum)[2])
 {
     const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
@@ -103,7 +115,7 @@ INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uin
             w1 = _mm256_srli_epi16(w1, 4);
         }
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
-                  sum);
+                  first && g == 0, sum);
     }
 }
 
@@ -113,8 +125,8 @@ INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uin
                         __m256i (*sum)[2])
 {
     if (R > 3) {
-        add_nibbles(R, a, k, record, 4, false, sum);
-        add_nibbles(R, a, k + 16, record, 4, true, sum);
+        add_nibbles(R, a, k, record, 4, false, true, sum);
+        add_nibbles(R, a, k + 16, record, 4, true, false, sum);
         return;
     }
     const __m256i mask = _mm256_set1_epi8(15);
@@ -123,19 +135,12 @@ INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uin
         __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
         _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
-                  sum);
+                  g == 0, sum);
         w0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
         w1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
-        add_group(R, a, k + 16 + (size_t)g * 4, w0, w1, sum);
+        add_group(R, a, k + 16 + (size_t)g * 4, w0, w1, false, sum);
     }
     _mm_prefetch((const char *)record + CPU_NIBBLE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
-}
-
-INLINE void clear(const int R, __m256i (*sum)[2])
-{
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
 }
 
 /* The scales of one half panel: (k, M) pairs, or d and c. */
@@ -193,33 +198,47 @@ INLINE __m256 broadcast_da(const int8_t *row, struct offsets at)
     return _mm256_broadcast_ss((const float *)(const void *)(row + at.da));
 }
 
+/* One block of the chains of row r, from the integer sums v and w of its 16 outputs. `held`: the chains, where they stay in
+ * registers (few rows); else they are in memory. */
+INLINE void chain_row(const enum kind kind, const struct tile *t, const int r,
+                      const struct scales *scales, __m256i v, __m256i w, __m256 da, __m256 s,
+                      __m256 (*held)[2])
+{
+    if (held) {
+        held[r][0] = chain_block(kind, scales[0], v, da, s, held[r][0]);
+        held[r][1] = chain_block(kind, scales[1], w, da, s, held[r][1]);
+        return;
+    }
+    float *chain = t->chain + r * CPU_PANEL;
+    _mm256_storeu_ps(chain, chain_block(kind, scales[0], v, da, s, _mm256_loadu_ps(chain)));
+    _mm256_storeu_ps(chain + 8, chain_block(kind, scales[1], w, da, s, _mm256_loadu_ps(chain + 8)));
+}
+
 /* Nibble forms: one block for R rows. */
 INLINE void nibble_block(const int R, const enum kind kind, const enum source source,
                          const struct tile *t, size_t b, const int8_t *const *row,
-                         const uint8_t *record)
+                         const uint8_t *record, __m256 (*held)[2])
 {
     __m256i sum[TILE_ROWS][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
-    clear(R, sum);
     if (source == SOURCE_PLANES) {
         add_plane(R, row, at.a, t->planes + b * PLANE_BYTES, sum);
     } else {
         add_records(R, row, at.a, record, sum);
     }
     const __m256i ones = _mm256_set1_epi16(1);
-    struct scales s0 = load_scales(kind, t->form, record + CPU_NIBBLE_BYTES, 0);
-    struct scales s1 = load_scales(kind, t->form, record + CPU_NIBBLE_BYTES, 1);
+    const uint8_t *at_scales = record + CPU_NIBBLE_BYTES;
+    const struct scales scales[2] = {load_scales(kind, t->form, at_scales, 0),
+                                     load_scales(kind, t->form, at_scales, 1)};
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-        float *chain = t->chain + r * CPU_PANEL;
         __m256i v0 = _mm256_set1_epi32(load_i32(row[r] + at.v0));
         __m256 da = broadcast_da(row[r], at), s = da;
         if (kind == KIND_WILD)
             s = _mm256_set1_ps((float)load_i32(row[r] + at.s));
         __m256i v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], ones), v0);
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], ones), v0);
-        _mm256_storeu_ps(chain, chain_block(kind, s0, v, da, s, _mm256_loadu_ps(chain)));
-        _mm256_storeu_ps(chain + 8, chain_block(kind, s1, w, da, s, _mm256_loadu_ps(chain + 8)));
+        chain_row(kind, t, r, scales, v, w, da, s, held);
     }
 }
 
@@ -235,8 +254,8 @@ INLINE void add_byte_record(const int R, const int8_t *const *a, size_t k, const
         __m256i h1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
         _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
-                  low);
-        add_group(R, a, k + (size_t)g * 4, h0, h1, high);
+                  g == 0, low);
+        add_group(R, a, k + (size_t)g * 4, h0, h1, g == 0, high);
     }
     _mm_prefetch((const char *)record + CPU_BYTE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
 }
@@ -249,49 +268,44 @@ INLINE void add_byte_planes(const int R, const enum source source, const int8_t 
     if (source == SOURCE_PLANES)
         add_plane(R, a, k, from, high);
     else
-        add_nibbles(R, a, k, from, 8, false, high);
+        add_nibbles(R, a, k, from, 8, false, true, high);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         low[r][0] = high[r][0];
         low[r][1] = high[r][1];
     }
     __asm__ volatile("" : "+m"(*(__m256i(*)[TILE_ROWS][2])low) : : "memory");
-    clear(R, high);
     if (source == SOURCE_PLANES)
         add_plane(R, a, k, from + PLANE_BYTES, high);
     else
-        add_nibbles(R, a, k, from, 8, true, high);
+        add_nibbles(R, a, k, from, 8, true, true, high);
 }
 
 /* Byte forms: S = 16 high + low - 128 s. */
 INLINE void byte_block(const int R, const enum kind kind, const enum source source,
                        const struct tile *t, size_t b, const int8_t *const *row,
-                       const uint8_t *record)
+                       const uint8_t *record, __m256 (*held)[2])
 {
     __m256i sum[TILE_ROWS][2], low[TILE_ROWS][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
     const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    clear(R, low);
-    clear(R, sum);
     if (source == SOURCE_RECORDS && R <= 2)
         add_byte_record(R, row, at.a, record, low, sum);
     else
         add_byte_planes(R, source, row, at.a,
                         source == SOURCE_PLANES ? t->planes + b * 2 * PLANE_BYTES : record, low,
                         sum);
-    struct scales s0 = load_scales(kind, t->form, record + CPU_BYTE_BYTES, 0);
-    struct scales s1 = load_scales(kind, t->form, record + CPU_BYTE_BYTES, 1);
+    const struct scales scales[2] = {load_scales(kind, t->form, record + CPU_BYTE_BYTES, 0),
+                                     load_scales(kind, t->form, record + CPU_BYTE_BYTES, 1)};
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-        float *chain = t->chain + r * CPU_PANEL;
         __m256i start = _mm256_set1_epi32(-128 * load_i32(row[r] + at.s));
         __m256 da = broadcast_da(row[r], at);
         __m256i v = _mm256_add_epi32(_mm256_madd_epi16(low[r][0], ones), start);
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(low[r][1], ones), start);
         v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), v);
         w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), w);
-        _mm256_storeu_ps(chain, chain_block(kind, s0, v, da, da, _mm256_loadu_ps(chain)));
-        _mm256_storeu_ps(chain + 8, chain_block(kind, s1, w, da, da, _mm256_loadu_ps(chain + 8)));
+        chain_row(kind, t, r, scales, v, w, da, da, held);
     }
 }
 
@@ -305,9 +319,9 @@ INLINE void tile_blocks(const int R, const enum kind kind, const enum source sou
     for (size_t b = 0; b < t->blocks; b++) {
         const uint8_t *record = t->records + b * t->record_bytes;
         if (kind == KIND_BYTE)
-            byte_block(R, kind, source, t, b, row, record);
+            byte_block(R, kind, source, t, b, row, record, NULL);
         else
-            nibble_block(R, kind, source, t, b, row, record);
+            nibble_block(R, kind, source, t, b, row, record, NULL);
     }
 }
 
@@ -393,14 +407,34 @@ static void unpack(enum kind kind, const struct tile *t, uint8_t *planes)
     }
 }
 
+/* What will be needed when the tiles are through: the records behind these (the panel's next blocks or the next panel: they
+ * lie in one run), asked for in equal parts before each tile, because the hardware's own prefetch has forgotten the stream by
+ * then; and the lines of `out` that the chains go to. */
+struct ahead {
+    const uint8_t *records;
+    size_t bytes;
+    float *out; /* the first row's, or NULL */
+    size_t ld_out;
+};
+
+static void ask(const struct ahead *ahead, size_t part, size_t parts, size_t row, size_t rows)
+{
+    size_t end = ahead->bytes * (part + 1) / parts;
+    for (size_t i = ahead->bytes * part / parts & ~(size_t)63; i < end; i += 64)
+        _mm_prefetch((const char *)ahead->records + i, _MM_HINT_T1);
+    for (size_t r = row; ahead->out && r < row + rows; r++)
+        __builtin_prefetch(ahead->out + r * ahead->ld_out, 1);
+}
+
 /* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. */
 static void run_tiles(enum kind kind, size_t row, size_t rows, float (*chain)[CPU_PANEL],
-                      struct tile t)
+                      struct tile t, const struct ahead *ahead)
 {
     size_t tallest = kind == KIND_WILD ? WILD_ROWS : TILE_ROWS,
            count = (rows + tallest - 1) / tallest;
     for (size_t i = 0, done = 0; i < count; i++) {
         size_t height = (rows - done) / (count - i);
+        ask(ahead, i, count, done, height);
         t.row = row + done;
         t.chain = chain[done];
         tiles[kind][t.planes ? SOURCE_PLANES : SOURCE_RECORDS](height, &t);
@@ -425,11 +459,104 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
                          .blocks = panel->blocks - b < step ? panel->blocks - b : step,
                          .records = panel->records + b * panel->record_bytes,
                          .planes = direct ? NULL : planes};
+        struct ahead ahead = {.records = t.records + t.blocks * t.record_bytes,
+                              .bytes = direct ? 0 : t.blocks * t.record_bytes};
+        if (b + step >= panel->blocks && panel->whole) {
+            ahead.out = call->out + row * call->ld_out + panel->slot_row[0];
+            ahead.ld_out = call->ld_out;
+        }
         if (!direct)
             unpack(kind, &t, planes);
-        run_tiles(kind, row, rows, chain, t);
+        run_tiles(kind, row, rows, chain, t, &ahead);
     }
     cpu_avx2_store(call, panel, row, rows, chain);
+}
+
+/* --- one or two rows: bound by reading, so nothing but the records goes through memory --- */
+
+/* `count` panels of R rows from each of S places in the matrix, `apart` panels from one to the next: memory gives half as
+ * much again to four streams as to one. More rows leave registers for fewer streams. */
+INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
+                           const struct cpu_linear_call *call, size_t begin, size_t count,
+                           size_t apart)
+{
+    struct cpu_panel panel = cpu_weights_panel(call->weights, begin);
+    struct tile t = {.form = panel.form, .acts = &call->acts};
+    const size_t blocks = panel.blocks, record_bytes = panel.record_bytes,
+                 apart_bytes = apart * blocks * record_bytes;
+    const uint8_t *record = panel.records;
+    const int8_t *row[ROWS_FEW];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++)
+        row[r] = cpu_acts_a(&call->acts, call->rows.begin + (size_t)r);
+    for (size_t p = begin; p < begin + count; p++) {
+        __m256 held[STREAMS][ROWS_FEW][2];
+#pragma GCC unroll 4
+        for (int i = 0; i < S; i++)
+#pragma GCC unroll 2
+            for (int r = 0; r < R; r++)
+                held[i][r][0] = held[i][r][1] = _mm256_setzero_ps();
+        for (size_t b = 0; b < blocks; b++, record += record_bytes) {
+#pragma GCC unroll 4
+            for (int i = 0; i < S; i++) {
+                const uint8_t *from = record + (size_t)i * apart_bytes;
+                if (kind == KIND_BYTE)
+                    byte_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
+                else
+                    nibble_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
+            }
+        }
+        for (int i = 0; i < S; i++) {
+            panel = cpu_weights_panel(call->weights, p + (size_t)i * apart);
+            _Alignas(32) float chain[ROWS_FEW][CPU_PANEL];
+#pragma GCC unroll 2
+            for (int r = 0; r < R; r++) {
+                _mm256_store_ps(chain[r], held[i][r][0]);
+                _mm256_store_ps(chain[r] + 8, held[i][r][1]);
+            }
+            cpu_avx2_store(call, &panel, call->rows.begin, (size_t)R, chain);
+        }
+    }
+}
+
+/* Panels of one form, [begin, end). */
+INLINE void streams_of_rows(const int R, const int S, const enum kind kind,
+                            const struct cpu_linear_call *call, size_t begin, size_t end)
+{
+    size_t each = (end - begin) / (size_t)S;
+    if (each > 0)
+        panels_of_rows(R, S, kind, call, begin, each, each);
+    begin += each * (size_t)S;
+    if (begin < end)
+        panels_of_rows(R, 1, kind, call, begin, end - begin, 0);
+}
+
+static void one_row(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
+{
+    if (kind == KIND_BYTE)
+        streams_of_rows(1, STREAMS, KIND_BYTE, call, begin, end);
+    else
+        streams_of_rows(1, STREAMS, KIND_NIBBLE, call, begin, end);
+}
+
+static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
+{
+    if (kind == KIND_BYTE)
+        streams_of_rows(2, 1, KIND_BYTE, call, begin, end);
+    else
+        streams_of_rows(2, 2, KIND_NIBBLE, call, begin, end);
+}
+
+/* Does the call's ordinary panels when its rows are few; the first panel that is left. */
+static size_t few_rows(const struct cpu_linear_call *call)
+{
+    size_t rows = call->rows.end - call->rows.begin, begin = call->panel_begin,
+           end = call->weights->run[0].panels;
+    end = call->panel_end < end ? call->panel_end : end;
+    if (call->acts.compute != KERN_COMPUTE_INT8 || rows == 0 || rows > ROWS_FEW || begin >= end)
+        return begin;
+    (rows == 1 ? one_row : two_rows)(kind_of(call->weights->run[0].form), call, begin, end);
+    return end;
 }
 
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
@@ -466,9 +593,10 @@ void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *
 
 static void linear(const struct cpu_linear_call *call)
 {
+    size_t begin = few_rows(call);
     for (size_t row = call->rows.begin; row < call->rows.end; row += CHUNK_ROWS) {
         size_t rows = call->rows.end - row < CHUNK_ROWS ? call->rows.end - row : CHUNK_ROWS;
-        for (size_t p = call->panel_begin; p < call->panel_end; p++) {
+        for (size_t p = begin; p < call->panel_end; p++) {
             struct cpu_panel panel = cpu_weights_panel(call->weights, p);
             if (call->acts.compute == KERN_COMPUTE_INT8)
                 panel_int8(call, &panel, row, rows);
