@@ -20,6 +20,15 @@ void inside_peers(const struct peers *peers, struct print *print)
     }
 }
 
+static void rate_print(const struct kv_rate *rate, struct print *print)
+{
+    PRINT(print, rate->active);
+    PRINT(print, rate->active ? rate->mark_ns : 0);
+    PRINT(print, rate->busy_ns);
+    PRINT(print, rate->bytes);
+    PRINT(print, rate->bytes_per_s);
+}
+
 void inside_links(const struct kv_links *links, struct print *print)
 {
     print_head(print, "links", links->incarnation);
@@ -44,8 +53,8 @@ void inside_links(const struct kv_links *links, struct print *print)
         PRINT(print, link->frames_moved_ns);
         PRINT(print, link->sends);
         PRINT(print, link->piece_bytes);
-        PRINT(print, link->send_rate.bytes_per_s);
-        PRINT(print, link->receive_rate.bytes_per_s);
+        rate_print(&link->send_rate, print);
+        rate_print(&link->receive_rate, print);
         if (!link->peer)
             continue;
         struct xfer_load load = xfer_peer_load(link->peer);
