@@ -49,19 +49,20 @@ ALWAYS_INLINE __m256 operand_load(int half, const uint8_t *at)
          "vfmadd231ps %%ymm12, %%ymm15, %[" a "]\n\t" \
          "vfmadd231ps %%ymm13, %%ymm15, %[" b "]\n\t" \
          "vfmadd231ps %%ymm14, %%ymm15, %[" c "]\n\t"
-#define STEP(load, bytes)                                                                       \
-    __asm__("vbroadcastss %[a0], %%ymm12\n\t"                                                   \
-            "vbroadcastss %[a1], %%ymm13\n\t"                                                   \
-            "vbroadcastss %[a2], %%ymm14\n\t" STEP_LINE(load, "(%[v0])", "s00", "s10", "s20")   \
-                STEP_LINE(load, #bytes "(%[v0])", "s01", "s11", "s21")                          \
-                    STEP_LINE(load, "(%[v2])", "s02", "s12", "s22")                             \
-                        STEP_LINE(load, #bytes "(%[v2])", "s03", "s13", "s23")                  \
-            : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s02] "+x"(sum[0][2]),              \
-              [s03] "+x"(sum[0][3]), [s10] "+x"(sum[1][0]), [s11] "+x"(sum[1][1]),              \
-              [s12] "+x"(sum[1][2]), [s13] "+x"(sum[1][3]), [s20] "+x"(sum[2][0]),              \
-              [s21] "+x"(sum[2][1]), [s22] "+x"(sum[2][2]), [s23] "+x"(sum[2][3])               \
-            : [a0] "m"(*a[0]), [a1] "m"(*a[1]), [a2] "m"(*a[2]), [v0] "r"(v[0]), [v2] "r"(v[2]) \
-            : "xmm12", "xmm13", "xmm14", "xmm15")
+#define STEP(load, bytes)                                                                   \
+    __asm__ volatile(                                                                       \
+        "vbroadcastss %[a0], %%ymm12\n\t"                                                   \
+        "vbroadcastss %[a1], %%ymm13\n\t"                                                   \
+        "vbroadcastss %[a2], %%ymm14\n\t" STEP_LINE(load, "(%[v0])", "s00", "s10", "s20")   \
+            STEP_LINE(load, #bytes "(%[v0])", "s01", "s11", "s21")                          \
+                STEP_LINE(load, "(%[v2])", "s02", "s12", "s22")                             \
+                    STEP_LINE(load, #bytes "(%[v2])", "s03", "s13", "s23")                  \
+        : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s02] "+x"(sum[0][2]),              \
+          [s03] "+x"(sum[0][3]), [s10] "+x"(sum[1][0]), [s11] "+x"(sum[1][1]),              \
+          [s12] "+x"(sum[1][2]), [s13] "+x"(sum[1][3]), [s20] "+x"(sum[2][0]),              \
+          [s21] "+x"(sum[2][1]), [s22] "+x"(sum[2][2]), [s23] "+x"(sum[2][3])               \
+        : [a0] "m"(*a[0]), [a1] "m"(*a[1]), [a2] "m"(*a[2]), [v0] "r"(v[0]), [v2] "r"(v[2]) \
+        : "xmm12", "xmm13", "xmm14", "xmm15")
 
 /* sum[h][n] = fma(*a[h], value at v[n], sum[h][n]); nq, nv and half are constants after inlining. */
 ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const uint8_t *const *v,
@@ -87,22 +88,57 @@ ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const u
     }
 }
 
-/* The lines of `bytes` from `at` on. */
-ALWAYS_INLINE void fetch(const uint8_t *at, size_t bytes)
+/* What is asked for while something else is computed: half a block, as four streams of K and V that go on together by a row of 64
+ * values a round. Four, because one thread reads fastest by four runs of lines at a time, each in a page of 4 KiB of its own: for
+ * heads of 64 the halves of a block of f16 are such pages. */
+struct fetch {
+    const uint8_t *at[4]; /* even: K, odd: V */
+    size_t step[2];       /* bytes from one row to the next, of K and of V */
+};
+
+/* The lines of step `i` of a round of `steps`, which are constants after inlining. At the round's end the streams go on. Volatile,
+ * so that the compiler leaves each line at its step: in heaps they would wait for each other. */
+ALWAYS_INLINE void fetch_lines(struct fetch *fetch, int half, int i, int steps)
 {
+    const int lines = 4 * ATTENTION_BLOCK * (int)element_bytes(half) / 64;
+#pragma GCC unroll 16
+    for (int x = i * lines / steps; x < (i + 1) * lines / steps; x++)
+        __asm__ volatile("prefetcht0 %0" : : "m"(fetch->at[x % 4][x / 4 * 64]));
+    if (i == steps - 1)
 #pragma GCC unroll 4
-    for (size_t b = 0; b < bytes; b += 64)
-        _mm_prefetch((const char *)at + b, _MM_HINT_T0);
+        for (int x = 0; x < 4; x++)
+            __asm__ volatile("addq %1, %0" : "+r"(fetch->at[x]) : "rm"(fetch->step[x % 2]) : "cc");
+}
+
+/* Steps of a round of fetches: a phase (scores or outputs) has dim / 4 rounds. */
+ALWAYS_INLINE int round_steps(int nq)
+{
+    return nq == 1 ? 4 : nq == 4 ? 16 : 8;
+}
+
+/* The products of dimension i, whose K lies `at` bytes on. */
+ALWAYS_INLINE void scores_step(int nq, int runs, int half, const float *const *q,
+                               const uint8_t *const *k, uint32_t i, size_t at, __m256 sum[CHUNK][8])
+{
+    const float *factors[CHUNK];
+    const uint8_t *values[2 * RUNS];
+#pragma GCC unroll 4
+    for (int h = 0; h < nq; h++)
+        factors[h] = q[h] + i;
+#pragma GCC unroll 8
+    for (int n = 0; n < 2 * runs; n++)
+        values[n] = k[n / 2] + at + n % 2 * LANES * element_bytes(half);
+    step(nq, 2 * runs, half, factors, values, sum);
 }
 
 /* scale * (q . K) of `runs` runs for nq heads; both and `half` are constants after inlining, at most 12 sums. With `fetching`
- * the runs' V is asked for, spread over the dimensions: it is needed next. */
+ * lines are asked for in every step. */
 ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const struct source *source,
                              const float *const *q, float scale, const uint8_t *const *k,
-                             const uint8_t *const *v, float *score)
+                             struct fetch *fetch, float *score)
 {
-    const size_t element = element_bytes(half);
-    __m256 sum[CHUNK][2 * RUNS];
+    const int steps = round_steps(nq);
+    __m256 sum[CHUNK][8];
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
@@ -110,26 +146,15 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
             sum[h][n] = _mm256_setzero_ps();
     size_t at = 0;
     uint32_t i = 0;
-    for (int r = 0; r < runs; r++) {
-        const uint8_t *ahead = v[r];
-#pragma GCC unroll 2
-        for (uint32_t end = i + source->dim / (uint32_t)runs; i < end;
-             i++, at += source->k_stride) {
-            if (fetching) {
-                fetch(ahead, runs * RUN * element);
-                ahead += runs * RUN * element;
-            }
-            const float *factors[CHUNK];
-            const uint8_t *values[2 * RUNS];
-#pragma GCC unroll 4
-            for (int h = 0; h < nq; h++)
-                factors[h] = q[h] + i;
-#pragma GCC unroll 8
-            for (int n = 0; n < 2 * runs; n++)
-                values[n] = k[n / 2] + at + n % 2 * LANES * element;
-            step(nq, 2 * runs, half, factors, values, sum);
+    for (; i + (uint32_t)steps <= source->dim; i += (uint32_t)steps)
+#pragma GCC unroll 16
+        for (int x = 0; x < steps; x++, at += source->k_stride) {
+            if (fetching)
+                fetch_lines(fetch, half, x, steps);
+            scores_step(nq, runs, half, q, k, i + (uint32_t)x, at, sum);
         }
-    }
+    for (; steps > LANES && i < source->dim; i++, at += source->k_stride)
+        scores_step(nq, runs, half, q, k, i, at, sum);
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
@@ -140,22 +165,36 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
 
 ALWAYS_INLINE void scores(int nq, int half, bool fetching, const struct source *source,
                           const float *const *q, float scale, const struct block *block,
-                          uint32_t count, float *score)
+                          struct fetch *fetch, uint32_t count, float *score)
 {
     const int runs = nq == 1 ? 4 : nq == 4 ? 1 : 2;
     for (int r = 0; r < RUNS && (uint32_t)r * RUN < count; r += runs)
-        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, block->v + r,
-                  score + r * RUN);
+        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, score + r * RUN);
 }
 
-/* nv registers of outputs of nq heads, from dimension `lane` on, merged. With `fetching` the next block's K is asked for,
- * spread over the positions: half a row of `k_rows` for each two registers and two positions. */
+/* The products of one position, weights [nq][64] and V at `v`. */
+ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, const uint8_t *v,
+                                __m256 sum[CHUNK][8])
+{
+    const float *factors[CHUNK];
+    const uint8_t *values[8];
+#pragma GCC unroll 4
+    for (int h = 0; h < nq; h++)
+        factors[h] = weights + h * ATTENTION_BLOCK;
+#pragma GCC unroll 8
+    for (int n = 0; n < nv; n++)
+        values[n] = v + (size_t)n * LANES * element_bytes(half);
+    step(nq, nv, half, factors, values, sum);
+}
+
+/* nv registers of outputs of nq heads, from dimension `lane` on, merged. With `fetching` lines are asked for in every step. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const struct source *source,
-                              const struct block *block, const struct block *ahead, uint32_t count,
+                              const struct block *block, struct fetch *fetch, uint32_t count,
                               const float *e, const struct softmax *s, bool first, uint32_t lane,
                               float *running)
 {
-    const size_t element = element_bytes(half), row = ATTENTION_BLOCK * element;
+    const size_t element = element_bytes(half);
+    const int steps = round_steps(nq);
     size_t stride = source->dim * element;
     __m256 sum[CHUNK][8];
 #pragma GCC unroll 4
@@ -164,29 +203,22 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
         for (int n = 0; n < nv; n++)
             sum[h][n] = _mm256_setzero_ps();
     for (uint32_t r = 0; r < RUNS && r * RUN < count; r++) {
-        uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
         const uint8_t *v = block->v[r] + lane * element;
-        const uint8_t *rows = ahead->k_rows[r] + lane / 4 * source->k_step;
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < positions; j++, v += stride) {
-            if (fetching && nv >= 4 && j % 2 == 0)
-#pragma GCC unroll 2
-                for (int n = 0; n < nv / 4; n++, rows += source->k_step)
-                    fetch(rows, row);
-            else if (fetching && nv == 2 && j % 4 == 0) {
-                fetch(rows, row);
-                rows += source->k_step;
-            }
-            const float *factors[CHUNK];
-            const uint8_t *values[8];
-#pragma GCC unroll 4
-            for (int h = 0; h < nq; h++)
-                factors[h] = e + h * ATTENTION_BLOCK + r * RUN + j;
-#pragma GCC unroll 8
-            for (int n = 0; n < nv; n++)
-                values[n] = v + (size_t)n * LANES * element;
-            step(nq, nv, half, factors, values, sum);
+        const float *weights = e + r * RUN;
+        if (count < ATTENTION_BLOCK) {
+            uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
+            for (uint32_t j = 0; j < positions; j++, v += stride)
+                outputs_step(nq, nv, half, weights + j, v, sum);
+            continue;
         }
+#pragma GCC unroll 1
+        for (int begin = 0; begin < RUN; begin += steps)
+#pragma GCC unroll 16
+            for (int x = 0; x < steps; x++, v += stride) {
+                if (fetching)
+                    fetch_lines(fetch, half, x, steps);
+                outputs_step(nq, nv, half, weights + begin + x, v, sum);
+            }
     }
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
@@ -197,17 +229,17 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
 }
 
 ALWAYS_INLINE void outputs(int nq, int half, bool fetching, const struct source *source,
-                           const struct block *block, const struct block *ahead, uint32_t count,
+                           const struct block *block, struct fetch *fetch, uint32_t count,
                            const float *e, const struct softmax *s, bool first, float *running)
 {
     const int nv = nq == 1 ? 8 : nq == 4 ? 2 : 4;
     uint32_t lane = 0;
     for (; lane + (uint32_t)nv * LANES <= source->dim; lane += (uint32_t)nv * LANES)
-        outputs_at(nq, nv, half, fetching, source, block, ahead, count, e, s, first, lane, running);
+        outputs_at(nq, nv, half, fetching, source, block, fetch, count, e, s, first, lane, running);
     for (; lane + 2 * LANES <= source->dim; lane += 2 * LANES)
-        outputs_at(nq, 2, half, fetching, source, block, ahead, count, e, s, first, lane, running);
+        outputs_at(nq, 2, half, false, source, block, fetch, count, e, s, first, lane, running);
     for (; lane < source->dim; lane += LANES)
-        outputs_at(nq, 1, half, false, source, block, ahead, count, e, s, first, lane, running);
+        outputs_at(nq, 1, half, false, source, block, fetch, count, e, s, first, lane, running);
 }
 
 /* One chunk of heads. */
@@ -221,15 +253,20 @@ struct chunk {
 /* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks. */
 ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct source *source,
                                 const struct chunk *chunk, const struct block *block,
-                                const struct block *ahead, uint32_t count)
+                                const struct fetch *ahead, uint32_t count)
 {
     float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK];
     struct softmax s = {0};
+    struct fetch fetch = {0};
     if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
         memset(score, 0, sizeof score);
-    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, count, score);
+    if (fetching)
+        fetch = ahead[0];
+    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch, count, score);
     softmax_heads(nq, chunk->first, score, count, e, chunk->running_max, chunk->running_sum, &s);
-    outputs(nq, half, fetching, source, block, ahead, count, e, &s, chunk->first, chunk->running);
+    if (fetching)
+        fetch = ahead[1];
+    outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->first, chunk->running);
 }
 
 /* Whole blocks, with and without fetching, and a sequence's last one apart, so that the loops' lengths are constants. Not
@@ -237,14 +274,14 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
 #define DEFINE_ATTEND(name, nq, half)                                                      \
     static __attribute__((noinline)) void name(                                            \
         const struct source *source, const struct chunk *chunk, const struct block *block, \
-        const struct block *ahead, uint32_t count)                                         \
+        const struct fetch *ahead, uint32_t count)                                         \
     {                                                                                      \
         if (count < ATTENTION_BLOCK)                                                       \
-            attend_block(nq, half, false, source, chunk, block, block, count);             \
+            attend_block(nq, half, false, source, chunk, block, NULL, count);              \
         else if (ahead)                                                                    \
             attend_block(nq, half, true, source, chunk, block, ahead, ATTENTION_BLOCK);    \
         else                                                                               \
-            attend_block(nq, half, false, source, chunk, block, block, ATTENTION_BLOCK);   \
+            attend_block(nq, half, false, source, chunk, block, NULL, ATTENTION_BLOCK);    \
     }
 DEFINE_ATTEND(attend_1_f32, 1, 0)
 DEFINE_ATTEND(attend_2_f32, 2, 0)
@@ -255,24 +292,41 @@ DEFINE_ATTEND(attend_2_f16, 2, 1)
 DEFINE_ATTEND(attend_3_f16, 3, 1)
 DEFINE_ATTEND(attend_4_f16, 4, 1)
 
-/* `ahead`: the next block, if it is to be fetched, else NULL. */
+/* `ahead`: what is asked for during scores and during outputs, or NULL. */
 static void (*const attend[2][CHUNK + 1])(const struct source *source, const struct chunk *chunk,
-                                          const struct block *block, const struct block *ahead,
+                                          const struct block *block, const struct fetch *ahead,
                                           uint32_t count) = {
     {NULL, attend_1_f32, attend_2_f32, attend_3_f32, attend_4_f32},
     {NULL, attend_1_f16, attend_2_f16, attend_3_f16, attend_4_f16},
 };
 
-/* The runs of the block at `begin`. Beyond `last` there is none, and the first stands in: what is read there is masked. A
- * block's K in a page of up to 64 tokens is contiguous; in a longer one it is a part of each dimension's row. */
+/* Where a walk over a sequence's runs is: they come in order, so that nothing is divided. */
+struct place {
+    uint32_t page, token; /* number in the block table, first position in the page */
+};
+
+static inline void place_next(struct place *place, uint32_t page_tokens)
+{
+    place->token += RUN;
+    if (place->token == page_tokens)
+        *place = (struct place){place->page + 1, 0};
+}
+
+/* The runs of the block at `begin`, where `place` is. Beyond `last` there is none, and the first stands in: what is read there is
+ * masked. A block's K in a page of up to 64 tokens is contiguous; in a longer one it is a part of each dimension's row. */
 static void block_find(const struct cpu_attention_tile *tile, size_t element, uint32_t begin,
-                       uint32_t last, struct block *block_out)
+                       uint32_t last, struct place *place, struct block *block_out)
 {
     uint32_t page_tokens = tile->page_tokens;
     for (uint32_t r = 0; r < RUNS; r++) {
-        uint32_t position = begin + r * RUN <= last ? begin + r * RUN : begin;
-        uint64_t page = tile->blocks[position / page_tokens] * tile->page_bytes;
-        uint32_t token = position % page_tokens;
+        if (begin + r * RUN > last) {
+            block_out->k[r] = block_out->k[0];
+            block_out->v[r] = block_out->v[0];
+            block_out->k_rows[r] = block_out->k_rows[0];
+            continue;
+        }
+        uint64_t page = tile->blocks[place->page] * tile->page_bytes;
+        uint32_t token = place->token;
         size_t share = (size_t)token * tile->head_dim;
         if (page_tokens > ATTENTION_BLOCK)
             share = (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK +
@@ -280,7 +334,18 @@ static void block_find(const struct cpu_attention_tile *tile, size_t element, ui
         block_out->k[r] = tile->k + page + token * element;
         block_out->v[r] = tile->v + page + (size_t)token * tile->head_dim * element;
         block_out->k_rows[r] = tile->k + page + share * element;
+        place_next(place, page_tokens);
     }
+}
+
+/* The two halves of `block`, to be asked for. */
+static void fetches_of(const struct source *source, const struct block *block, int half,
+                       struct fetch *fetch_out)
+{
+    for (int x = 0; x < 2; x++)
+        fetch_out[x] =
+            (struct fetch){{block->k_rows[x], block->v[x], block->k_rows[x + 2], block->v[x + 2]},
+                           {source->k_step, ATTENTION_BLOCK * element_bytes(half)}};
 }
 
 static void tile_avx2(const struct cpu_attention_tile *tile, int half)
@@ -294,29 +359,35 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
           *running_sum = running_max + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
     uint32_t last = tile->position + tile->rows - 1;
     struct block block, ahead;
-    block_find(tile, element, 0, last, &ahead);
+    struct fetch fetch[2];
+    struct place place = {0, 0};
+    block_find(tile, element, 0, last, &place, &ahead);
     for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
         block = ahead;
         if (begin + ATTENTION_BLOCK <= last)
-            block_find(tile, element, begin + ATTENTION_BLOCK, last, &ahead);
+            block_find(tile, element, begin + ATTENTION_BLOCK, last, &place, &ahead);
+        fetches_of(&source, &ahead, half, fetch);
         uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
         /* where all rows see the whole block, chunks run across them */
         bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
-        uint32_t nq;
+        uint32_t nq, r = row_begin, g = 0; /* the state's row and head */
         for (uint32_t state = row_begin * group; state < states; state += nq) {
-            uint32_t r = state / group, seen = tile->position + r + 1 - begin;
+            uint32_t seen = tile->position + r + 1 - begin;
             nq = chunk_heads((whole ? states : (r + 1) * group) - state);
             struct chunk chunk = {.running = running + (size_t)state * dim,
                                   .running_max = running_max + state,
                                   .running_sum = running_sum + state,
                                   .scale = tile->scale,
                                   .first = begin == 0};
-            for (uint32_t h = 0; h < nq; h++)
-                chunk.q[h] = tile->q + (state + h) / group * tile->row_stride +
-                             (size_t)((state + h) % group) * dim;
+            for (uint32_t h = 0; h < nq; h++) {
+                chunk.q[h] = tile->q + r * tile->row_stride + (size_t)g * dim;
+                if (++g == group) {
+                    g = 0;
+                    r++;
+                }
+            }
             uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
-            bool fetching = state == 0;
-            attend[half][nq](&source, &chunk, &block, fetching ? &ahead : NULL, count);
+            attend[half][nq](&source, &chunk, &block, state == 0 ? fetch : NULL, count);
         }
     }
     tile_finish(tile, running_sum, running);
