@@ -474,6 +474,13 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
 
 /* --- one or two rows: bound by reading, so nothing but the records goes through memory --- */
 
+/* Where a panel's outputs go, and their scales: a line each, that nothing else would fetch in time. */
+INLINE void panel_ask(const struct cpu_weights *weights, size_t index)
+{
+    _mm_prefetch((const char *)(weights->slot_row + index * CPU_PANEL), _MM_HINT_T0);
+    _mm_prefetch((const char *)(weights->slot_scale + index * CPU_PANEL), _MM_HINT_T0);
+}
+
 /* `count` panels of R rows from each of S places in the matrix, `apart` panels from one to the next: memory gives half as
  * much again to four streams as to one. More rows leave registers for fewer streams. */
 INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
@@ -492,10 +499,12 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
     for (size_t p = begin; p < begin + count; p++) {
         __m256 held[STREAMS][ROWS_FEW][2];
 #pragma GCC unroll 4
-        for (int i = 0; i < S; i++)
+        for (int i = 0; i < S; i++) {
+            panel_ask(call->weights, p + (size_t)i * apart);
 #pragma GCC unroll 2
             for (int r = 0; r < R; r++)
                 held[i][r][0] = held[i][r][1] = _mm256_setzero_ps();
+        }
         for (size_t b = 0; b < blocks; b++, record += record_bytes) {
 #pragma GCC unroll 4
             for (int i = 0; i < S; i++) {
@@ -594,8 +603,9 @@ void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *
 static void linear(const struct cpu_linear_call *call)
 {
     size_t begin = few_rows(call);
-    for (size_t row = call->rows.begin; row < call->rows.end; row += CHUNK_ROWS) {
-        size_t rows = call->rows.end - row < CHUNK_ROWS ? call->rows.end - row : CHUNK_ROWS;
+    size_t most = call->acts.compute == KERN_COMPUTE_INT8 ? CHUNK_ROWS : CPU_AVX2_F32_ROWS;
+    for (size_t row = call->rows.begin; row < call->rows.end; row += most) {
+        size_t rows = call->rows.end - row < most ? call->rows.end - row : most;
         for (size_t p = begin; p < call->panel_end; p++) {
             struct cpu_panel panel = cpu_weights_panel(call->weights, p);
             if (call->acts.compute == KERN_COMPUTE_INT8)

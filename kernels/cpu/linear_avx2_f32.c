@@ -5,7 +5,12 @@
 
 #include "kernels/cpu/linear_avx2.h"
 
-enum { TILE_ROWS = 6, CHUNK_ROWS = 96, CHUNK_BLOCKS = 8, CHUNK_K = CHUNK_BLOCKS * KERN_BLOCK };
+enum {
+    TILE_ROWS = 6,
+    CHUNK_ROWS = CPU_AVX2_F32_ROWS,
+    CHUNK_BLOCKS = 8,
+    CHUNK_K = CHUNK_BLOCKS * KERN_BLOCK
+};
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -163,7 +168,10 @@ void cpu_avx2_panel_f32(const struct cpu_linear_call *call, const struct cpu_pan
     for (size_t b = 0; b < panel->blocks; b += CHUNK_BLOCKS) {
         size_t blocks = panel->blocks - b < CHUNK_BLOCKS ? panel->blocks - b : CHUNK_BLOCKS;
         dequantise(panel, b, blocks, w);
+        bool last = b + CHUNK_BLOCKS >= panel->blocks && panel->whole;
         for (size_t r = 0; r < rows; r += TILE_ROWS) {
+            for (size_t i = r; last && i < r + TILE_ROWS && i < rows; i++)
+                __builtin_prefetch(call->out + (row + i) * call->ld_out + panel->slot_row[0], 1);
             const float *x = cpu_acts_f32_row(&call->acts, row + r) + b * KERN_BLOCK;
             size_t height = rows - r < TILE_ROWS ? rows - r : TILE_ROWS;
             tile_rows(height, x, ld, (const float(*)[CPU_PANEL])w, blocks * KERN_BLOCK, chain + r);
