@@ -1,8 +1,9 @@
 /* See sampler.h.
  *
  * Candidates are ordered by (logit after all changes, descending; id, ascending): a total order, so there is one result. The
- * order is produced lazily, by a heap of 64-bit keys: making it is one pass over the vocabulary, and only as many are taken
- * off as top_k or top_p keep. Sums that decide something are in double, in the order given in docs/NUMERICS.md. */
+ * order is produced lazily, because making all of it would take a sixth of a decode step of 32 rows: a look over the vocabulary
+ * keeps the 64 best, which is nearly always enough; heaps of 64-bit keys give the rest. Sums that decide something are in
+ * double, in the order given in docs/NUMERICS.md. */
 #include "kernels/cpu/sampler.h"
 
 #include <assert.h>
@@ -13,14 +14,20 @@
 #include "kernels/cpu/mathf.h"
 #include "kernels/cpu/philox.h"
 
+enum { BEST_MAX = 64 };
+
 struct cpu_sampler {
     uint32_t vocab;
     uint32_t
         *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
     float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for */
-    float *weights; /* [vocab] */
-    uint64_t *heap; /* [vocab] keys */
-    uint32_t heap_count;
+    float *weights;          /* [vocab] */
+    uint64_t best[BEST_MAX]; /* keys, best first */
+    uint32_t best_count, best_taken;
+    uint64_t *
+        heap; /* [vocab] keys, the greatest on top: of what is at or above the floor, then of what is below */
+    uint32_t heap_count, heaps_made;
+    float floor;
     float *kept_weights; /* [vocab] of the candidates taken off the heap, best first */
     uint32_t *kept_ids;  /* [vocab] */
 };
@@ -62,20 +69,8 @@ void cpu_sampler_destroy(struct cpu_sampler *sampler)
     free(sampler);
 }
 
-/* --- the heap: keys whose unsigned order is (value ascending, id descending), the greatest on top --- */
-
-static uint64_t key_make(float value, uint32_t id)
-{
-    value = value + 0.0f; /* -0 equals +0: make them one */
-    uint32_t bits = mathf_bits(value);
-    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)bits << 32 | (uint32_t)~id;
-}
-
-static uint32_t key_id(uint64_t key)
-{
-    return ~(uint32_t)key;
-}
+/* --- the order of candidates: the best from one look over all, then, when more are wanted, from a heap of what is likely,
+ * then of the rest. Each is made only when the one before is used up. --- */
 
 static void heap_sift(uint64_t *heap, uint32_t count, uint32_t at)
 {
@@ -94,23 +89,53 @@ static void heap_sift(uint64_t *heap, uint32_t count, uint32_t at)
     heap[at] = key;
 }
 
-static void heap_make(struct cpu_sampler *sampler, const float *values)
+/* What comes after the best and lies on one side of the floor. */
+static void heap_make(struct cpu_sampler *sampler, const float *values, bool likely)
 {
-    sampler->heap_count = sampler->vocab;
-    for (uint32_t i = 0; i < sampler->vocab; i++)
-        sampler->heap[i] = key_make(values[i], i);
-    for (uint32_t i = sampler->vocab / 2; i-- > 0;)
-        heap_sift(sampler->heap, sampler->vocab, i);
+    uint64_t below = sampler->best[sampler->best_count - 1];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < sampler->vocab; i++) {
+        uint64_t key = cpu_sampler_key(values[i], i);
+        sampler->heap[count] = key;
+        count += key < below && (values[i] >= sampler->floor) == likely;
+    }
+    sampler->heap_count = count;
+    for (uint32_t i = count / 2; i-- > 0;)
+        heap_sift(sampler->heap, count, i);
 }
 
 static uint32_t heap_take(struct cpu_sampler *sampler)
 {
     assert(sampler->heap_count > 0);
-    uint32_t id = key_id(sampler->heap[0]);
+    uint32_t id = cpu_sampler_key_id(sampler->heap[0]);
     sampler->heap[0] = sampler->heap[--sampler->heap_count];
     if (sampler->heap_count)
         heap_sift(sampler->heap, sampler->heap_count, 0);
     return id;
+}
+
+/* e^-10: what is below has so little weight that few draws look so far. */
+static const float likely_range = 10.0f;
+
+static void order_begin(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
+                        const float *values, float max, float temperature, uint32_t wanted)
+{
+    wanted = wanted < BEST_MAX ? wanted : BEST_MAX;
+    sampler->best_count = loops->best(values, sampler->vocab, wanted, sampler->best);
+    sampler->best_taken = sampler->heap_count = sampler->heaps_made = 0;
+    sampler->floor = max - likely_range * temperature;
+}
+
+/* The next best. There is one. */
+static uint32_t order_take(struct cpu_sampler *sampler, const float *values)
+{
+    if (sampler->best_taken < sampler->best_count)
+        return cpu_sampler_key_id(sampler->best[sampler->best_taken++]);
+    while (sampler->heap_count == 0) {
+        assert(sampler->heaps_made < 2);
+        heap_make(sampler, values, sampler->heaps_made++ == 0);
+    }
+    return heap_take(sampler);
 }
 
 /* --- log-probabilities of the raw logits --- */
@@ -124,28 +149,14 @@ static float logprob_of(const struct log_softmax *norm, float logit)
     return (logit - norm->max) - norm->log_sum;
 }
 
-static void top_fill(struct cpu_sampler *sampler, const struct log_softmax *norm, uint32_t count,
-                     struct kern_sample_out *out)
+static void top_fill(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
+                     const struct log_softmax *norm, uint32_t count, struct kern_sample_out *out)
 {
-    count = count < KERN_TOP_MAX ? count : KERN_TOP_MAX;
-    count = count < sampler->vocab ? count : sampler->vocab;
-    out->top_count = count;
-    if (!count)
-        return;
-    /* few of many: one pass that keeps the best so far, in order */
     uint64_t best[KERN_TOP_MAX];
-    uint32_t have = 0;
-    for (uint32_t i = 0; i < sampler->vocab; i++) {
-        uint64_t key = key_make(sampler->raw[i], i);
-        if (have == count && key <= best[have - 1])
-            continue;
-        uint32_t at = have < count ? have++ : count - 1;
-        for (; at > 0 && best[at - 1] < key; at--)
-            best[at] = best[at - 1];
-        best[at] = key;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        out->top_ids[i] = key_id(best[i]);
+    count = count < KERN_TOP_MAX ? count : KERN_TOP_MAX;
+    out->top_count = loops->best(sampler->raw, sampler->vocab, count, best);
+    for (uint32_t i = 0; i < out->top_count; i++) {
+        out->top_ids[i] = cpu_sampler_key_id(best[i]);
         out->top_logprobs[i] = logprob_of(norm, sampler->raw[out->top_ids[i]]);
     }
 }
@@ -194,24 +205,39 @@ static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sampl
 
 static uint32_t greedy(const float *logits, uint32_t vocab, float max)
 {
-    for (uint32_t i = 0; i < vocab; i++)
-        if (logits[i] == max)
-            return i;
-    return 0; /* not reached: max is one of them */
+    enum { LOOK = 64 };
+    uint32_t i = 0;
+    for (; i + LOOK <= vocab; i += LOOK) {
+        uint32_t found = 0;
+        for (uint32_t j = 0; j < LOOK; j++)
+            found |= (uint32_t)(logits[i + j] == max);
+        if (found)
+            break;
+    }
+    while (i + 1 < vocab && logits[i] != max) /* max is one of them */
+        i++;
+    return i;
 }
 
+/* What a draw is made of. */
+struct draw {
+    const struct kern_sampling *how;
+    const struct cpu_sampler_loops *loops;
+    const float *values; /* [vocab] */
+    float max;           /* of them */
+    double u;
+};
+
 /* Among all, in order of id. */
-static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sampling *sampling,
-                         double u)
+static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
 {
-    double total = 0, sum = 0;
+    const struct kern_sampling *how = draw->how;
+    double total = draw->loops->weights(draw->values, draw->max, how->temperature, how->min_p,
+                                        sampler->vocab, sampler->weights);
+    double target = draw->u * total, sum = 0;
     uint32_t last = 0;
-    for (uint32_t i = 0; i < sampler->vocab; i++)
-        if (sampler->weights[i] >= sampling->min_p)
-            total += (double)sampler->weights[i];
-    double target = u * total;
     for (uint32_t i = 0; i < sampler->vocab; i++) {
-        if (!(sampler->weights[i] >= sampling->min_p) || sampler->weights[i] == 0.0f)
+        if (!(sampler->weights[i] >= how->min_p) || sampler->weights[i] == 0.0f)
             continue;
         last = i;
         sum += (double)sampler->weights[i];
@@ -221,39 +247,42 @@ static uint32_t draw_all(struct cpu_sampler *sampler, const struct kern_sampling
     return last;
 }
 
-/* Among the best: top_k, then top_p, then min_p; in descending order. */
-static uint32_t draw_best(struct cpu_sampler *sampler, const struct kern_sampling *sampling,
-                          const float *values, double u)
+/* The next best into kept_*[at]; its weight. */
+static float keep_next(struct cpu_sampler *sampler, const struct draw *draw, uint32_t at)
 {
-    heap_make(sampler, values);
+    uint32_t id = order_take(sampler, draw->values);
+    sampler->kept_ids[at] = id;
+    return sampler->kept_weights[at] =
+               mathf_exp((draw->values[id] - draw->max) / draw->how->temperature);
+}
+
+/* Among the best: top_k, then top_p, then min_p; in descending order. */
+static uint32_t draw_best(struct cpu_sampler *sampler, const struct draw *draw)
+{
+    const struct kern_sampling *how = draw->how;
     uint32_t vocab = sampler->vocab, kept = 0;
     double total = 0;
-    bool top_k = sampling->top_k && sampling->top_k < vocab;
+    bool top_k = how->top_k && how->top_k < vocab;
+    order_begin(sampler, draw->loops, draw->values, draw->max, how->temperature,
+                top_k ? how->top_k : BEST_MAX);
     if (top_k)
-        for (; kept < sampling->top_k; kept++) {
-            uint32_t id = heap_take(sampler);
-            sampler->kept_ids[kept] = id;
-            sampler->kept_weights[kept] = sampler->weights[id];
-            total += (double)sampler->weights[id];
-        }
+        for (; kept < how->top_k; kept++)
+            total += (double)keep_next(sampler, draw, kept);
     else
-        for (uint32_t i = 0; i < vocab; i++)
-            total += (double)sampler->weights[i];
-    double enough = (double)sampling->top_p * total, sum = 0;
+        total = draw->loops->weights(draw->values, draw->max, how->temperature, 0, vocab,
+                                     sampler->weights);
+    double enough = (double)how->top_p * total, sum = 0;
     uint32_t limit = top_k ? kept : vocab, count = 0;
     while (count < limit) {
-        if (!top_k) {
-            uint32_t id = heap_take(sampler);
-            sampler->kept_ids[count] = id;
-            sampler->kept_weights[count] = sampler->weights[id];
-        }
-        if (count > 0 && !(sampler->kept_weights[count] >= sampling->min_p))
+        if (!top_k)
+            keep_next(sampler, draw, count);
+        if (count > 0 && !(sampler->kept_weights[count] >= how->min_p))
             break;
         sum += (double)sampler->kept_weights[count++];
-        if (sampling->top_p < 1.0f && sum >= enough)
+        if (how->top_p < 1.0f && sum >= enough)
             break;
     }
-    double target = u * sum, reached = 0;
+    double target = draw->u * sum, reached = 0;
     for (uint32_t i = 0; i < count; i++) {
         reached += (double)sampler->kept_weights[i];
         if (reached > target)
@@ -286,7 +315,7 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
         norm.max = loops->max(logits, vocab);
         norm.log_sum = mathf_log(loops->exp_sum(logits, norm.max, vocab));
         memcpy(sampler->raw, logits, vocab * sizeof *logits);
-        top_fill(sampler, &norm, (uint32_t)sampling->logprobs, out);
+        top_fill(sampler, loops, &norm, (uint32_t)sampling->logprobs, out);
     }
     for (uint32_t i = 0; i < sampling->bias_count; i++)
         logits[sampling->bias[i].token_id] += sampling->bias[i].bias;
@@ -299,10 +328,14 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
     if (sampling->temperature == 0.0f) {
         out->token = greedy(logits, vocab, max);
     } else {
-        loops->weights(logits, max, sampling->temperature, vocab, sampler->weights);
-        double u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0);
+        struct draw draw = {
+            .how = sampling,
+            .loops = loops,
+            .values = logits,
+            .max = max,
+            .u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0)};
         bool all = (!sampling->top_k || sampling->top_k >= vocab) && sampling->top_p >= 1.0f;
-        out->token = all ? draw_all(sampler, sampling, u) : draw_best(sampler, sampling, logits, u);
+        out->token = all ? draw_all(sampler, &draw) : draw_best(sampler, &draw);
     }
     if (sampling->logprobs >= 0)
         out->logprob = logprob_of(&norm, sampler->raw[out->token]);

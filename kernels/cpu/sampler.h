@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/mathf.h"
 
 struct cpu_sampler; /* working memory for one row */
 
@@ -21,12 +22,36 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
                      const struct kern_sample *sample, int64_t extra, float *logits,
                      struct kern_sample_out *out);
 
-/* The loops over the vocabulary, per instruction set (sampler_loops.h). */
+/* A candidate as a number: greater is better, (value ascending, id descending). */
+static inline uint64_t cpu_sampler_key(float value, uint32_t id)
+{
+    value = value + 0.0f; /* -0 equals +0: make them one */
+    uint32_t bits = mathf_bits(value);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (uint32_t)~id;
+}
+
+static inline uint32_t cpu_sampler_key_id(uint64_t key)
+{
+    return ~(uint32_t)key;
+}
+
+static inline float cpu_sampler_key_value(uint64_t key)
+{
+    uint32_t bits = (uint32_t)(key >> 32);
+    return mathf_from_bits(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+/* The loops over the vocabulary, per instruction set. */
 struct cpu_sampler_loops {
     bool (*all_finite)(const float *x, uint32_t count);
     float (*max)(const float *x, uint32_t count); /* finite x */
-    /* weight[i] = exp((x[i] - max) / temperature): 1 for the best, whatever the temperature */
-    void (*weights)(const float *x, float max, float temperature, uint32_t count, float *weight);
+    /* weight[i] = exp((x[i] - max) / temperature): 1 for the best, whatever the temperature. Returns the double sum, in order
+     * of i, of those that are at least `min`. */
+    double (*weights)(const float *x, float max, float temperature, float min, uint32_t count,
+                      float *weight);
+    /* The keys of the `wanted` best, best first; returns how many: count may be less. */
+    uint32_t (*best)(const float *x, uint32_t count, uint32_t wanted, uint64_t *best);
     /* sum of exp(x[i] - max): 16 strided partials, then the fixed tree */
     float (*exp_sum)(const float *x, float max, uint32_t count);
 };

@@ -2,6 +2,8 @@
  * probabilities, and the loops of every instruction set against the plain ones. */
 #include "kernels/cpu/sampler.h"
 
+#include <stdlib.h>
+
 #include "kernels/cpu/mathf.h"
 #include "kernels/cpu/philox.h"
 #include "tests/test.h"
@@ -233,6 +235,70 @@ TEST(sampler, not_finite_is_told)
     CHECK(sample_run(&sample, logits).finite);
 }
 
+/* --- top_k, top_p and min_p by the definition: all candidates sorted --- */
+
+static const float *sorted_values;
+
+static int better_first(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    if (sorted_values[x] != sorted_values[y])
+        return sorted_values[x] > sorted_values[y] ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+static uint32_t slow_draw(const float *values, const struct kern_sampling *how, uint32_t position)
+{
+    static uint32_t ids[VOCAB];
+    static double weight[VOCAB];
+    for (uint32_t i = 0; i < VOCAB; i++)
+        ids[i] = i;
+    sorted_values = values;
+    qsort(ids, VOCAB, sizeof ids[0], better_first);
+    float max = values[ids[0]];
+    for (uint32_t i = 0; i < VOCAB; i++)
+        weight[i] = (double)mathf_exp((values[i] - max) / how->temperature);
+    uint32_t limit = how->top_k && how->top_k < VOCAB ? how->top_k : VOCAB, count = 0;
+    double total = 0, sum = 0, reached = 0;
+    for (uint32_t i = 0; i < limit; i++)
+        total += weight[limit < VOCAB ? ids[i] : i];
+    while (count < limit && (count == 0 || weight[ids[count]] >= (double)how->min_p)) {
+        sum += weight[ids[count++]];
+        if (how->top_p < 1.0f && sum >= (double)how->top_p * total)
+            break;
+    }
+    double target = philox_uniform(how->seed, how->n_index, position, 0) * sum;
+    for (uint32_t i = 0; i < count; i++)
+        if ((reached += weight[ids[i]]) > target)
+            return ids[i];
+    return ids[count - 1];
+}
+
+TEST(sampler, best_by_the_definition)
+{
+    static const uint32_t top_ks[] = {0, 1, 2, 40, 63, 64, 65, 300, VOCAB - 1, VOCAB};
+    static const float top_ps[] = {0.1f, 0.9f, 0.9999f, 1},
+                       spreads[] = {0, 0.01f, 3, 30}; /* all equal, nearly, ... */
+    static float values[VOCAB];
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    for (size_t s = 0; s < sizeof spreads / sizeof spreads[0]; s++)
+        for (size_t k = 0; k < sizeof top_ks / sizeof top_ks[0]; k++)
+            for (size_t p = 0; p < sizeof top_ps / sizeof top_ps[0]; p++)
+                for (uint32_t draw = 0; draw < 6; draw++) {
+                    for (uint32_t i = 0; i < VOCAB; i++) /* ties, in both signs of zero */
+                        values[i] = (float)(int)(noise() * 64) * spreads[s];
+                    how.top_k = top_ks[k];
+                    how.top_p = top_ps[p];
+                    how.min_p = draw % 2 ? 1e-3f : 0;
+                    how.temperature = draw < 3 ? 1.0f : 20.0f;
+                    sample.position = draw;
+                    if ((how.top_k == 0 || how.top_k >= VOCAB) && how.top_p >= 1)
+                        continue; /* in order of id: nothing is sorted */
+                    CHECK_INT(sample_run(&sample, values).token, slow_draw(values, &how, draw));
+                }
+}
+
 TEST(sampler, loops_equal_plain)
 {
     if (cpu_isa_detect() == CPU_ISA_PLAIN)
@@ -248,9 +314,14 @@ TEST(sampler, loops_equal_plain)
         CHECK(max == fast->max(x, count));
         float sums[2] = {plain->exp_sum(x, max, count), fast->exp_sum(x, max, count)};
         CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
-        plain->weights(x, max, 0.7f, count, a);
-        fast->weights(x, max, 0.7f, count, b);
+        CHECK(plain->weights(x, max, 0.7f, 1e-3f, count, a) ==
+              fast->weights(x, max, 0.7f, 1e-3f, count, b));
         CHECK(memcmp(a, b, count * sizeof a[0]) == 0);
+        uint64_t best[2][20];
+        uint32_t have = plain->best(x, count, 20, best[0]);
+        CHECK_INT(have, count < 20 ? count : 20);
+        CHECK_INT(fast->best(x, count, 20, best[1]), have);
+        CHECK(memcmp(best[0], best[1], have * sizeof best[0][0]) == 0);
         CHECK(plain->all_finite(x, count) && fast->all_finite(x, count));
         x[count - 1] = __builtin_inff();
         CHECK(!plain->all_finite(x, count) && !fast->all_finite(x, count));
