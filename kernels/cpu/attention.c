@@ -1,7 +1,44 @@
-/* The attention operation: cuts a ragged batch into tiles and gives them to the workers. See attention.h. */
+/* The attention operation: cuts a ragged batch into tiles and gives them to the workers. See attention.h.
+ *
+ *     a tile x a KV head                  one item, which writes the rows' outputs
+ *     a long row alone x a KV head        several items, parts of consecutive blocks, so that one long sequence keeps all threads
+ *                                         busy. Each block's own results go to `split`; whoever finishes a row's last part merges
+ *                                         all of them, ascending
+ *
+ * Where rows are cut depends on the batch and the number of threads, and changes no bit: a block's results are the same in any
+ * part, and so is the order of merging. */
 #include "kernels/cpu/attention.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/huge.h"
 #include "kernels/cpu/device.h"
+
+enum {
+    PARTS_PER_THREAD = 6, /* so that threads end together though one is held up */
+    PART_BLOCKS_MIN = 4,  /* less is not worth an item */
+    SPLIT_BYTES =
+        64
+        << 20, /* of addresses: memory is taken where results are written. Rows beyond stay whole */
+};
+
+enum status cpu_attention_split_init(struct cpu_attention_split *split, unsigned threads)
+{
+    if (threads == 1)
+        return STATUS_OK;
+    split->counters_max = threads * PARTS_PER_THREAD;
+    split->floats_max = SPLIT_BYTES / sizeof(float);
+    split->left = calloc(split->counters_max, sizeof *split->left);
+    split->partials = huge_alloc(split->floats_max, sizeof(float));
+    return split->left && split->partials ? STATUS_OK : STATUS_MEMORY;
+}
+
+void cpu_attention_split_finish(struct cpu_attention_split *split)
+{
+    free(split->left);
+    huge_free(split->partials);
+}
 
 size_t cpu_attention_scratch_floats(uint32_t head_dim)
 {
@@ -32,7 +69,93 @@ struct attention_arguments {
     struct kern_attention_desc desc;
     const struct cpu_attention_kernels *kernels;
     struct cpu_scratch *scratch;
+    const struct cpu_attention_split *split;
+    uint32_t parts; /* of all tiles, a KV head; 0: each tile is one */
 };
+
+/* --- parts of long rows --- */
+
+/* Blocks that a tile's last row sees. */
+static uint32_t tile_blocks(const struct kern_step *step, const struct cpu_tile *tile)
+{
+    return step->positions[tile->row_begin + tile->row_count - 1] / ATTENTION_BLOCK + 1;
+}
+
+/* Cuts single rows that are longer than a thread's share of the batch, while there is room. Returns the number of parts a KV
+ * head, 0 when nothing is cut. */
+static uint32_t split_plan(const struct attention_arguments *a, unsigned threads)
+{
+    const struct kern_step *step = &a->step->base;
+    const struct cpu_attention_split *split = a->split;
+    uint32_t kv_heads = a->kv->desc.kv_heads, head_dim = a->kv->desc.head_dim, counters = 0,
+             parts = 0;
+    if (threads == 1 || !split->partials || !a->kernels->merge || head_dim % 8 != 0)
+        return 0;
+    uint64_t work = 0;
+    for (uint32_t t = 0; t < a->step->tile_count; t++)
+        work += (uint64_t)a->step->tiles[t].row_count * tile_blocks(step, &a->step->tiles[t]);
+    uint64_t shares = (uint64_t)threads * PARTS_PER_THREAD,
+             share = (work * kv_heads + shares - 1) / shares;
+    share = share < PART_BLOCKS_MIN ? PART_BLOCKS_MIN : share;
+    size_t used = 0,
+           block_floats = cpu_attention_partial_floats(a->desc.heads / kv_heads, head_dim);
+    for (uint32_t t = 0; t < a->step->tile_count; t++) {
+        struct cpu_tile *tile = &a->step->tiles[t];
+        uint64_t blocks = tile_blocks(step, tile);
+        size_t floats = kv_heads * blocks * block_floats;
+        tile->parts = 1;
+        tile->part_begin = parts;
+        if (tile->row_count == 1 && blocks > share && used + floats <= split->floats_max &&
+            counters + kv_heads <= split->counters_max) {
+            tile->parts = (uint32_t)((blocks + share - 1) / share);
+            tile->partial_begin = used;
+            tile->counter_begin = counters;
+            for (uint32_t h = 0; h < kv_heads; h++)
+                atomic_store_explicit(&split->left[counters + h], tile->parts,
+                                      memory_order_relaxed);
+            used += floats;
+            counters += kv_heads;
+        }
+        parts += tile->parts;
+    }
+    return counters > 0 ? parts : 0;
+}
+
+/* The tile that part `number` belongs to. */
+static const struct cpu_tile *tile_of_part(const struct cpu_step *step, uint32_t number)
+{
+    uint32_t low = 0, high = step->tile_count - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low + 1) / 2;
+        if (step->tiles[middle].part_begin <= number)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &step->tiles[low];
+}
+
+/* One part; the last one to finish merges all. */
+static void part_run(const struct attention_arguments *a, const struct cpu_tile *tile,
+                     uint32_t kv_head, uint32_t part, struct cpu_attention_tile *work)
+{
+    uint64_t blocks = tile_blocks(&a->step->base, tile);
+    size_t floats = blocks * cpu_attention_partial_floats(work->group, work->head_dim);
+    work->partials = a->split->partials + tile->partial_begin + kv_head * floats;
+    work->block_begin = (uint32_t)(blocks * part / tile->parts);
+    work->block_end = (uint32_t)(blocks * (part + 1) / tile->parts);
+    a->kernels->tile[a->kv->desc.type](work);
+    if (atomic_fetch_sub(&a->split->left[tile->counter_begin + kv_head], 1) > 1)
+        return;
+    struct cpu_attention_merge merge = {.partials = work->partials,
+                                        .out = work->out,
+                                        .block_count = (uint32_t)blocks,
+                                        .group = work->group,
+                                        .head_dim = work->head_dim};
+    a->kernels->merge(&merge);
+}
+
+/* --- the operation --- */
 
 static void attention_item(void *context, uint32_t item, unsigned worker)
 {
@@ -40,9 +163,10 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
     const struct kern_step *step = &a->step->base;
     const struct kern_kv_desc *kv = &a->kv->desc;
     /* late tiles of a prompt read the most: they go first, so that the workers end together */
-    uint32_t tile_index = a->step->tile_count - 1 - item / kv->kv_heads;
+    uint32_t number = (a->parts ? a->parts : a->step->tile_count) - 1 - item / kv->kv_heads;
     uint32_t kv_head = item % kv->kv_heads;
-    const struct cpu_tile *tile = &a->step->tiles[tile_index];
+    const struct cpu_tile *tile =
+        a->parts ? tile_of_part(a->step, number) : &a->step->tiles[number];
     if (a->step->seq_dead[tile->seq])
         return;
     const struct kern_seq *seq = &step->seqs[tile->seq];
@@ -70,14 +194,18 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         .page_bytes = a->kv->page_bytes,
         .scratch = a->scratch[worker].attention,
     };
-    a->kernels->tile[kv->type](&work);
+    if (a->parts && tile->parts > 1)
+        part_run(a, tile, kv_head, number - tile->part_begin, &work);
+    else
+        a->kernels->tile[kv->type](&work);
 }
 
 static void attention_run(struct kern_stream *stream, const void *arguments)
 {
-    const struct attention_arguments *a = arguments;
-    cpu_pool_run(stream->pool, a->step->tile_count * a->kv->desc.kv_heads, attention_item,
-                 (void *)a);
+    struct attention_arguments a = *(const struct attention_arguments *)arguments;
+    a.parts = split_plan(&a, cpu_pool_threads(stream->pool));
+    uint32_t items = (a.parts ? a.parts : a.step->tile_count) * a.kv->desc.kv_heads;
+    cpu_pool_run(stream->pool, items, attention_item, &a);
 }
 
 void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,
@@ -90,6 +218,7 @@ void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,
                                     .out = out->region.data,
                                     .desc = *desc,
                                     .kernels = cpu_attention_kernels_for(stream->device->isa),
-                                    .scratch = stream->scratch};
+                                    .scratch = stream->scratch,
+                                    .split = &stream->split};
     cpu_stream_push(stream, attention_run, &a, sizeof a);
 }

@@ -7,6 +7,9 @@
  *                             m = max s_j, e_j = exp(s_j - m), l = sum e_j, o = sum e_j V_j     chain over j, lanes are dims
  *     merge, ascending        M' = max(M, m);  L = L exp(M - M') + l exp(m - M');  O likewise
  *
+ * A long row alone is cut into parts of consecutive blocks that several threads compute at once: each block's own results are
+ * kept, and merged by whoever finishes last, in the same ascending order. So where a row is cut changes no bit.
+ *
  * Owner: any compute thread; disjoint tiles at once. */
 #ifndef BATON_KERNELS_CPU_ATTENTION_H
 #define BATON_KERNELS_CPU_ATTENTION_H
@@ -47,7 +50,44 @@ struct cpu_attention_tile {
     const uint8_t *k_scales, *v_scales; /* likewise [page_tokens], where the type has scales */
     uint64_t page_bytes;                /* from one page to the next */
     float *scratch;                     /* [cpu_attention_scratch_floats] */
+    float *
+        partials; /* NULL; or results of the blocks below stay apart there, and `out` is left alone. One row only, head_dim a
+                        multiple of 8. [block of the row][cpu_attention_partial_floats] */
+    uint32_t block_begin,
+        block_end; /* with `partials`: blocks of 64 positions, not beyond the row's last */
 };
+
+/* One row of one KV head's query heads, from all its blocks' own results. */
+struct cpu_attention_merge {
+    const float *partials; /* as above */
+    float *out;            /* [group][head_dim] */
+    uint32_t block_count, group, head_dim;
+};
+
+/* Results of one block: outputs [group][head_dim], then maxima [group] and sums [group]; whole cache lines. */
+static inline size_t cpu_attention_partial_floats(uint32_t group, uint32_t head_dim)
+{
+    return ((size_t)group * (head_dim + 2) + 15) / 16 * 16;
+}
+
+/* Where results of a block go: those of all blocks so far, or of this one alone. */
+struct cpu_attention_results {
+    float *outputs, *max, *sum;
+};
+
+static inline struct cpu_attention_results
+cpu_attention_results_of(const struct cpu_attention_tile *tile, uint32_t begin)
+{
+    float *outputs = tile->scratch;
+    size_t states = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
+    if (tile->partials) {
+        outputs = tile->partials + begin / ATTENTION_BLOCK *
+                                       cpu_attention_partial_floats(tile->group, tile->head_dim);
+        states = tile->group;
+    }
+    float *max = outputs + states * tile->head_dim;
+    return (struct cpu_attention_results){outputs, max, max + states};
+}
 
 /* Room for one tile's running results, (2 + head_dim) a row and head, for one row's scores and partial outputs, and for the
  * tile's queries as 16-bit integers with a factor each (int8). */
@@ -56,6 +96,7 @@ size_t cpu_attention_scratch_floats(uint32_t head_dim);
 struct cpu_attention_kernels {
     void (*rope_kv[KERN_KV_TYPE_COUNT])(const struct cpu_rope_row *row);
     void (*tile[KERN_KV_TYPE_COUNT])(const struct cpu_attention_tile *tile);
+    void (*merge)(const struct cpu_attention_merge *merge); /* NULL: tiles know no `partials` */
 };
 
 extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2,

@@ -354,15 +354,18 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
     uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
     uint32_t row = tile->page_tokens < ATTENTION_BLOCK ? ATTENTION_BLOCK : tile->page_tokens;
     struct source source = {dim, tile->page_tokens * element, row * element};
-    float *running = tile->scratch,
-          *running_max = running + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX * dim,
-          *running_sum = running_max + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    uint32_t last = tile->position + tile->rows - 1;
+    uint32_t begin = 0, last = tile->position + tile->rows - 1;
+    if (tile->partials) {
+        uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
+        begin = tile->block_begin * ATTENTION_BLOCK;
+        last = last < part_last ? last : part_last;
+    }
     struct block block, ahead;
     struct fetch fetch[2];
-    struct place place = {0, 0};
-    block_find(tile, element, 0, last, &place, &ahead);
-    for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
+    struct place place = {begin / tile->page_tokens, begin % tile->page_tokens};
+    block_find(tile, element, begin, last, &place, &ahead);
+    for (; begin <= last; begin += ATTENTION_BLOCK) {
+        struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
         block = ahead;
         if (begin + ATTENTION_BLOCK <= last)
             block_find(tile, element, begin + ATTENTION_BLOCK, last, &place, &ahead);
@@ -374,11 +377,11 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
         for (uint32_t state = row_begin * group; state < states; state += nq) {
             uint32_t seen = tile->position + r + 1 - begin;
             nq = chunk_heads((whole ? states : (r + 1) * group) - state);
-            struct chunk chunk = {.running = running + (size_t)state * dim,
-                                  .running_max = running_max + state,
-                                  .running_sum = running_sum + state,
+            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
+                                  .running_max = results.max + state,
+                                  .running_sum = results.sum + state,
                                   .scale = tile->scale,
-                                  .first = begin == 0};
+                                  .first = begin == 0 || tile->partials};
             for (uint32_t h = 0; h < nq; h++) {
                 chunk.q[h] = tile->q + r * tile->row_stride + (size_t)g * dim;
                 if (++g == group) {
@@ -390,7 +393,8 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
             attend[half][nq](&source, &chunk, &block, state == 0 ? fetch : NULL, count);
         }
     }
-    tile_finish(tile, running_sum, running);
+    if (!tile->partials)
+        tile_finish(tile);
 }
 
 static void tile_f32(const struct cpu_attention_tile *tile)
@@ -409,7 +413,61 @@ static void tile_f16(const struct cpu_attention_tile *tile)
         tile_avx2(tile, 1);
 }
 
+/* Factors of eight blocks of one head: what is kept of the results before each, and what is added of its own. `max` becomes the
+ * maximum of all so far. */
+static void merge_factors(const float *maxima, size_t stride, uint32_t count, float *max,
+                          float *keep_out, float *add_out)
+{
+    float keep[LANES] = {0}, add[LANES] = {0};
+    for (uint32_t b = 0; b < count; b++) {
+        float m = maxima[b * stride], new_max = m > *max ? m : *max;
+        keep[b] = *max - new_max;
+        add[b] = m - new_max;
+        *max = new_max;
+    }
+    _mm256_storeu_ps(keep_out, mathf8_exp(_mm256_loadu_ps(keep)));
+    _mm256_storeu_ps(add_out, mathf8_exp(_mm256_loadu_ps(add)));
+}
+
+/* One head: eight blocks' factors at a time, then all outputs go through these blocks. */
+static void merge_head(const struct cpu_attention_merge *merge, uint32_t head)
+{
+    uint32_t dim = merge->head_dim;
+    size_t stride = cpu_attention_partial_floats(merge->group, dim);
+    const float *outputs = merge->partials + (size_t)head * dim,
+                *maxima = merge->partials + (size_t)merge->group * dim + head,
+                *sums = maxima + merge->group;
+    float *out = merge->out + (size_t)head * dim;
+    float max = maxima[0], sum = sums[0], keep[LANES], add[LANES];
+    memcpy(out, outputs, dim * sizeof *out);
+    for (uint32_t block = 1; block < merge->block_count; block += LANES) {
+        uint32_t left = merge->block_count - block, count = left < LANES ? left : LANES;
+        merge_factors(maxima + block * stride, stride, count, &max, keep, add);
+        for (uint32_t b = 0; b < count; b++)
+            sum = __builtin_fmaf(sum, keep[b], sums[(block + b) * stride] * add[b]);
+        for (uint32_t i = 0; i < dim; i += LANES) {
+            __m256 o = _mm256_loadu_ps(out + i);
+            for (uint32_t b = 0; b < count; b++)
+                o = _mm256_fmadd_ps(
+                    o, _mm256_broadcast_ss(&keep[b]),
+                    _mm256_mul_ps(_mm256_loadu_ps(outputs + (block + b) * stride + i),
+                                  _mm256_broadcast_ss(&add[b])));
+            _mm256_storeu_ps(out + i, o);
+        }
+    }
+    __m256 inverse = _mm256_set1_ps(1.0f / sum);
+    for (uint32_t i = 0; i < dim; i += LANES)
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(out + i), inverse));
+}
+
+static void merge_avx2(const struct cpu_attention_merge *merge)
+{
+    for (uint32_t head = 0; head < merge->group; head++)
+        merge_head(merge, head);
+}
+
 const struct cpu_attention_kernels cpu_attention_avx2 = {
     .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_avx2_kv_int8_rope},
     .tile = {tile_f32, tile_f16, cpu_avx2_kv_int8_tile},
+    .merge = merge_avx2,
 };

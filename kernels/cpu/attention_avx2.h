@@ -149,18 +149,19 @@ ALWAYS_INLINE void merge_store(bool first, __m256 output, float keep, float add,
 }
 
 /* out = running / sum, for all rows and heads. */
-static inline void tile_finish(const struct cpu_attention_tile *tile, const float *running_sum,
-                               const float *running)
+static inline void tile_finish(const struct cpu_attention_tile *tile)
 {
     uint32_t dim = tile->head_dim;
+    struct cpu_attention_results results = cpu_attention_results_of(tile, 0);
     for (uint32_t r = 0; r < tile->rows; r++)
         for (uint32_t g = 0; g < tile->group; g++) {
             size_t state = (size_t)r * tile->group + g;
             float *out = tile->out + r * tile->row_stride + (size_t)g * dim;
-            __m256 inverse = _mm256_set1_ps(1.0f / running_sum[state]);
+            __m256 inverse = _mm256_set1_ps(1.0f / results.sum[state]);
             for (uint32_t i = 0; i < dim; i += LANES)
                 _mm256_storeu_ps(
-                    out + i, _mm256_mul_ps(_mm256_loadu_ps(running + state * dim + i), inverse));
+                    out + i,
+                    _mm256_mul_ps(_mm256_loadu_ps(results.outputs + state * dim + i), inverse));
         }
 }
 

@@ -353,17 +353,22 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
     }
     uint32_t states = tile->rows * group;
     size_t states_max = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    float *running = tile->scratch, *running_max = running + states_max * dim,
-          *running_sum = running_max + states_max, *factor = running_sum + states_max;
+    float *factor = tile->scratch + states_max * (dim + 2);
     int16_t *query = (int16_t *)(factor + states_max);
     for (uint32_t state = 0; state < states; state++)
         factor[state] =
             query_make(tile->q + state / group * tile->row_stride + (size_t)(state % group) * dim,
                        dim, tile->scale, query + (size_t)state * dim);
-    uint32_t last = tile->position + tile->rows - 1;
+    uint32_t begin = 0, last = tile->position + tile->rows - 1;
+    if (tile->partials) {
+        uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
+        begin = tile->block_begin * ATTENTION_BLOCK;
+        last = last < part_last ? last : part_last;
+    }
     struct run runs[RUNS], next[RUNS];
-    runs_find(tile, 0, last, next);
-    for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
+    runs_find(tile, begin, last, next);
+    for (; begin <= last; begin += ATTENTION_BLOCK) {
+        struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
         memcpy(runs, next, sizeof runs);
         if (begin + ATTENTION_BLOCK <= last)
             runs_find(tile, begin + ATTENTION_BLOCK, last, next);
@@ -374,15 +379,16 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         for (uint32_t state = row_begin * group; state < states; state += nq) {
             uint32_t r = state / group, seen = tile->position + r + 1 - begin;
             nq = chunk_heads((whole ? states : (r + 1) * group) - state);
-            struct chunk chunk = {.running = running + (size_t)state * dim,
-                                  .running_max = running_max + state,
-                                  .running_sum = running_sum + state,
+            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
+                                  .running_max = results.max + state,
+                                  .running_sum = results.sum + state,
                                   .factor = factor + state,
                                   .query = query + (size_t)state * dim,
-                                  .first = begin == 0};
+                                  .first = begin == 0 || tile->partials};
             attend[nq](tile, &chunk, runs, state == 0 ? next : runs,
                        seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
         }
     }
-    tile_finish(tile, running_sum, running);
+    if (!tile->partials)
+        tile_finish(tile);
 }

@@ -161,7 +161,33 @@ static void tile_f16(const struct cpu_attention_tile *tile)
         tile_walk(tile, attend_f16);
 }
 
+/* Blocks' own results, ascending. */
+static void merge_neon(const struct cpu_attention_merge *merge)
+{
+    uint32_t dim = merge->head_dim;
+    size_t stride = cpu_attention_partial_floats(merge->group, dim);
+    for (uint32_t head = 0; head < merge->group; head++) {
+        const float *outputs = merge->partials + (size_t)head * dim,
+                    *maxima = merge->partials + (size_t)merge->group * dim + head,
+                    *sums = maxima + merge->group;
+        float *out = merge->out + (size_t)head * dim, max = maxima[0], sum = sums[0];
+        memcpy(out, outputs, dim * sizeof *out);
+        for (uint32_t block = 1; block < merge->block_count; block++) {
+            float m = maxima[block * stride], new_max = m > max ? m : max;
+            struct merge join = {mathf_exp(max - new_max), mathf_exp(m - new_max)};
+            max = new_max;
+            sum = __builtin_fmaf(sum, join.keep, sums[block * stride] * join.add);
+            for (uint32_t i = 0; i < dim; i += LANES)
+                merge_store(false, vld1q_f32(outputs + block * stride + i), join, out + i);
+        }
+        float inverse = 1.0f / sum;
+        for (uint32_t i = 0; i < dim; i += LANES)
+            vst1q_f32(out + i, vmulq_n_f32(vld1q_f32(out + i), inverse));
+    }
+}
+
 const struct cpu_attention_kernels cpu_attention_neon = {
     .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_neon_kv_int8_rope},
     .tile = {tile_f32, tile_f16, cpu_neon_kv_int8_tile},
+    .merge = merge_neon,
 };

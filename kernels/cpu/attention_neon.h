@@ -82,11 +82,14 @@ INLINE void tile_walk(const struct cpu_attention_tile *tile,
                                      uint32_t nq, const struct chunk *chunk, uint32_t count))
 {
     uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
-    float *running = tile->scratch,
-          *running_max = running + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX * dim,
-          *running_sum = running_max + (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    uint32_t last = tile->position + tile->rows - 1;
-    for (uint32_t begin = 0; begin <= last; begin += ATTENTION_BLOCK) {
+    uint32_t begin = 0, last = tile->position + tile->rows - 1;
+    if (tile->partials) {
+        uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
+        begin = tile->block_begin * ATTENTION_BLOCK;
+        last = last < part_last ? last : part_last;
+    }
+    for (; begin <= last; begin += ATTENTION_BLOCK) {
+        struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
         uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
         bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
         uint32_t nq;
@@ -94,19 +97,23 @@ INLINE void tile_walk(const struct cpu_attention_tile *tile,
             uint32_t r = state / group, seen = tile->position + r + 1 - begin;
             nq = (whole ? states : (r + 1) * group) - state;
             nq = nq < CHUNK ? nq : CHUNK;
-            struct chunk chunk = {.running = running + (size_t)state * dim,
-                                  .running_max = running_max + state,
-                                  .running_sum = running_sum + state,
+            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
+                                  .running_max = results.max + state,
+                                  .running_sum = results.sum + state,
                                   .state = state,
-                                  .first = begin == 0};
+                                  .first = begin == 0 || tile->partials};
             attend(tile, begin, nq, &chunk, seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
         }
     }
+    if (tile->partials)
+        return;
+    struct cpu_attention_results results = cpu_attention_results_of(tile, 0);
     for (uint32_t state = 0; state < states; state++) {
         float *out = tile->out + state / group * tile->row_stride + (size_t)(state % group) * dim;
-        float inverse = 1.0f / running_sum[state];
+        float inverse = 1.0f / results.sum[state];
         for (uint32_t i = 0; i < dim; i += LANES)
-            vst1q_f32(out + i, vmulq_n_f32(vld1q_f32(running + (size_t)state * dim + i), inverse));
+            vst1q_f32(out + i,
+                      vmulq_n_f32(vld1q_f32(results.outputs + (size_t)state * dim + i), inverse));
     }
 }
 

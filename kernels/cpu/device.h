@@ -103,6 +103,15 @@ struct cpu_scratch {
     struct cpu_sampler *sampler;
 };
 
+/* Where the parts of long rows put what is to be merged: see attention.c. The stream thread's, between attention operations. */
+struct cpu_attention_split {
+    float *partials; /* [floats_max]; NULL: nothing is split */
+    size_t floats_max;
+    _Atomic uint32_t
+        *left; /* [counters_max] parts that have not finished, of each split row and KV head */
+    uint32_t counters_max;
+};
+
 /* --- streams --- */
 
 enum { CPU_COMMAND_BYTES = 144 };
@@ -116,6 +125,7 @@ struct kern_stream {
     struct cpu_device *device;
     struct cpu_pool *pool;       /* NULL: the stream's own thread alone */
     struct cpu_scratch *scratch; /* [threads]; compute streams only */
+    struct cpu_attention_split split;
     uint32_t head_dim, vocab;
     struct cpu_command *ring; /* [capacity], a power of two */
     uint64_t capacity;
@@ -129,6 +139,10 @@ struct kern_stream {
     bool entered; /* the stream thread's: cpu_device_enter is held */
     pthread_t thread;
 };
+
+/* Room for what `threads` threads split; nothing for one. `finish` takes what `init` has half made. */
+enum status cpu_attention_split_init(struct cpu_attention_split *split, unsigned threads);
+void cpu_attention_split_finish(struct cpu_attention_split *split);
 
 /* Copies `bytes` of arguments into the ring. Never blocks; asserts room. */
 void cpu_stream_push(struct kern_stream *stream,
@@ -151,6 +165,10 @@ void cpu_event_arm(struct kern_event *event, void (*fired)(void *context), void 
 /* Consecutive rows of one sequence that attention takes together. */
 struct cpu_tile {
     uint32_t seq, row_begin, row_count;
+    /* attention's, of the layer that runs: parts a KV head, the first one's number among all, and for more than one part where
+     * their results (in floats) and their counters begin */
+    uint32_t parts, part_begin, counter_begin;
+    size_t partial_begin;
 };
 
 struct cpu_step {

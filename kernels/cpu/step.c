@@ -98,7 +98,9 @@ static void step_begin_run(struct kern_stream *stream, const void *arguments)
         for (uint32_t r = 0; r < seq->row_count; r += ATTENTION_TILE_ROWS) {
             uint32_t rest = seq->row_count - r;
             step->tiles[step->tile_count++] = (struct cpu_tile){
-                s, seq->row_begin + r, rest < ATTENTION_TILE_ROWS ? rest : ATTENTION_TILE_ROWS};
+                .seq = s,
+                .row_begin = seq->row_begin + r,
+                .row_count = rest < ATTENTION_TILE_ROWS ? rest : ATTENTION_TILE_ROWS};
         }
     }
 }

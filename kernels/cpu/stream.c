@@ -105,6 +105,7 @@ static void stream_free(struct kern_stream *stream)
             cpu_sampler_destroy(stream->scratch[i].sampler);
         }
     free(stream->scratch);
+    cpu_attention_split_finish(&stream->split);
     cpu_pool_destroy(stream->pool);
     free(stream->ring);
     free(stream);
@@ -125,6 +126,9 @@ static enum status compute_init(struct kern_stream *stream)
         if (status != STATUS_OK)
             return status;
     }
+    enum status status = cpu_attention_split_init(&stream->split, device->threads);
+    if (status != STATUS_OK)
+        return status;
     return cpu_pool_create(device->threads, &device->cpus, &stream->pool);
 }
 

@@ -291,12 +291,13 @@ static void bench_attention_prefill(struct report *report, struct subject *subje
 /* Attention's time and that of whole steps at position 8,000, of one sequence and of 16 (each with pages of its own), for one
  * type of KV. The difference of a step there and one at position 0 is attention over 8,000 positions. The limit is the longer
  * of reading as many bytes and of the products at the peak of their instruction, written as GB/s of KV or tokens/s. Returns
- * the tokens/s of 16 sequences, 0 when there is no memory for them. `rival` (0: none) is another type's. */
-static double bench_attention(struct report *report, struct model_file *model,
+ * the tokens/s of 16 sequences, 0 when there is no memory for them. `rival` (0: none) is another type's. Ids of more than one thread end
+ * in their number; prefill is measured with one. */
+static double bench_attention(struct report *report, struct model_file *model, unsigned threads,
                               enum kern_kv_type kv_type, double rival)
 {
     enum { MANY = 16, PAGES = LONG / PAGE_TOKENS + 1 };
-    struct engine_options options = {.threads = 1,
+    struct engine_options options = {.threads = threads,
                                      .compute = KERN_COMPUTE_INT8,
                                      .kv_type = kv_type,
                                      .page_tokens = PAGE_TOKENS,
@@ -317,17 +318,21 @@ static double bench_attention(struct report *report, struct model_file *model,
     double peak = int8 ? limits->peaks.pair : limits->peaks.f32;
     double arithmetic = 4.0 * model->config.head_dim * model->config.heads * model->config.layers /
                         peak * 1e-9; /* seconds a position */
-    bench_attention_prefill(report, &subject, kv_type, peak);
+    char suffix[16] = "";
+    if (threads > 1)
+        snprintf(suffix, sizeof suffix, "_%ut", threads);
+    else
+        bench_attention_prefill(report, &subject, kv_type, peak);
     double near = step_typical(&subject, limits, 1, 1, 0), tokens = 0;
     for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
         char id[64];
-        double bandwidth = read_bandwidth(token_bytes * LONG, 1);
+        double bandwidth = read_bandwidth(token_bytes * LONG, threads);
         double reading = token_bytes / bandwidth * 1e-9;
         double far = step_typical(&subject, limits, seqs, 1, LONG);
         bool memory = reading > arithmetic;
         double longer = memory ? reading : arithmetic;
         if (seqs == 1) {
-            snprintf(id, sizeof id, "attn_decode_8k_%s", kern_kv_type_name(kv_type));
+            snprintf(id, sizeof id, "attn_decode_8k_%s%s", kern_kv_type_name(kv_type), suffix);
             bench_add(&report->bench,
                       &(struct bench_record){
                           .id = id,
@@ -335,13 +340,21 @@ static double bench_attention(struct report *report, struct model_file *model,
                           .unit = "GB/s",
                           BENCH_LIMIT(memory ? "read bandwidth" : "KV at the arithmetic peak",
                                       token_bytes / longer * 1e-9)});
+            if (int8) { /* the same time as operations, beside what f32 products could be */
+                snprintf(id, sizeof id, "attn_decode_8k_int8_products%s", suffix);
+                bench_add(&report->bench,
+                          &(struct bench_record){.id = id,
+                                                 .value = arithmetic * peak * LONG / (far - near),
+                                                 .unit = "GOP/s",
+                                                 BENCH_LIMIT("f32 FMA peak", limits->peaks.f32)});
+            }
             continue;
         }
         tokens = seqs / far;
         double rest =
             cost_of(&subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
                 .arithmetic;
-        snprintf(id, sizeof id, "decode16_8k_%s", kern_kv_type_name(kv_type));
+        snprintf(id, sizeof id, "decode16_8k_%s%s", kern_kv_type_name(kv_type), suffix);
         bench_add(
             &report->bench,
             &(struct bench_record){.id = id,
@@ -390,12 +403,12 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     bench_decode(report, &subject, "decode16", 16);
     bench_decode(report, &subject, "decode32", 32);
     engine_destroy(subject.engine);
+    if (model->config.context_tokens > LONG) {
+        double f16 = bench_attention(report, model, threads, KERN_KV_F16, 0);
+        bench_attention(report, model, threads, KERN_KV_INT8, f16);
+    }
     if (threads > 1)
         return;
-    if (model->config.context_tokens > LONG) {
-        double f16 = bench_attention(report, model, KERN_KV_F16, 0);
-        bench_attention(report, model, KERN_KV_INT8, f16);
-    }
     options.compute = KERN_COMPUTE_F32;
     options.kv_type = KERN_KV_F32;
     subject_open(&subject, model, options);

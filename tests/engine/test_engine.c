@@ -45,6 +45,36 @@ static const struct engine_copy *copy_run(struct engine *engine, struct engine_c
     return NULL;
 }
 
+/* A long sequence alone: several threads share its one row's attention, a shorter one beside it stays whole. */
+TEST(engine, a_long_sequence_on_threads)
+{
+    enum { JOBS = 2 };
+    static struct job expected[JOBS], got[JOBS];
+    struct model_file *model = harness_model();
+    uint32_t vocab = model->config.vocab;
+    const struct run_options run = {.chunk = 512};
+    for (int type = KERN_KV_F16; type <= KERN_KV_INT8; type++) {
+        struct engine_options options = options_make();
+        options.kv_type = (enum kern_kv_type)type;
+        options.samples_max = options.rows_max;
+        for (unsigned threads = 1; threads <= 5; threads += 2) {
+            struct job *jobs = threads == 1 ? expected : got;
+            options.threads = threads;
+            struct engine *engine = harness_engine(model, options);
+            for (uint32_t j = 0; j < JOBS; j++)
+                job_init(&jobs[j], j, j ? 65 : 595, 4, vocab);
+            jobs_run(engine, jobs, JOBS, &run, 3);
+            engine_destroy(engine);
+            for (uint32_t j = 0; j < JOBS && threads > 1; j++) {
+                job_compare(&expected[j], &got[j], vocab, true, "threads");
+                job_finish(&got[j]);
+            }
+        }
+        for (uint32_t j = 0; j < JOBS; j++)
+            job_finish(&expected[j]);
+    }
+}
+
 TEST(engine, events_come_in_order)
 {
     struct model_file *model = harness_model();

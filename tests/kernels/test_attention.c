@@ -93,7 +93,27 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
                                        .page_bytes = page_bytes};
 }
 
-/* Both kernels over one tile: equal bits, or NaN in both. `spread` multiplies the queries: scores then lie far apart.
+/* A tile of one row in parts of one to three blocks, the last part first, merged. */
+static void tile_in_parts(const struct cpu_attention_tile *whole, enum kern_kv_type type)
+{
+    const struct cpu_attention_kernels *kernels = cpu_attention_kernels_for(cpu_isa_detect());
+    struct cpu_attention_tile part = *whole;
+    uint32_t count = whole->position / ATTENTION_BLOCK + 1, step = 1 + whole->position % 3;
+    size_t bytes =
+        count * cpu_attention_partial_floats(whole->group, whole->head_dim) * sizeof(float);
+    part.partials = aligned_alloc(64, bytes);
+    memset(part.partials, 0xff, bytes);
+    for (part.block_end = count; part.block_end > 0; part.block_end = part.block_begin) {
+        part.block_begin = part.block_end > step ? part.block_end - step : 0;
+        memset(part.scratch, 0xff, scratch_bytes(part.head_dim));
+        kernels->tile[type](&part);
+    }
+    struct cpu_attention_merge merge = {part.partials, part.out, count, part.group, part.head_dim};
+    kernels->merge(&merge);
+    free(part.partials);
+}
+
+/* Both kernels over one tile, and a single row in parts as well: equal bits, or NaN in both. `spread` multiplies the queries: scores then lie far apart.
  * `bad` (0: none) is what position 3 holds in place of a value of K and of V. */
 static void tile_check(const struct shape *shape, enum kern_kv_type type, float spread, float bad)
 {
@@ -118,13 +138,24 @@ static void tile_check(const struct shape *shape, enum kern_kv_type type, float 
     tile.out = expected;
     cpu_attention_plain.tile[type](&tile);
     tile.out = got;
-    cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&tile);
-    for (size_t i = 0; i < floats; i++)
-        CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0 ||
-                      (bad != 0 && expected[i] != expected[i] && got[i] != got[i]),
-                  "dim %u, group %u, %u rows at %u, pages of %u, type %d: value %zu is %a, not %a",
-                  shape->head_dim, shape->group, shape->rows, shape->position, shape->page_tokens,
-                  (int)type, i, (double)got[i], (double)expected[i]);
+    const struct cpu_attention_kernels *kernels = cpu_attention_kernels_for(cpu_isa_detect());
+    bool parts = tile.rows == 1 && tile.head_dim % 8 == 0 && kernels->merge;
+    for (int pass = 0; pass < 1 + parts; pass++) {
+        if (pass == 0)
+            kernels->tile[type](&tile);
+        else {
+            memset(got, 0, floats * sizeof(float));
+            tile_in_parts(&tile, type);
+        }
+        for (size_t i = 0; i < floats; i++)
+            CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0 ||
+                          (bad != 0 && expected[i] != expected[i] && got[i] != got[i]),
+                      "dim %u, group %u, %u rows at %u, pages of %u, type %d%s: value %zu is %a, "
+                      "not %a",
+                      shape->head_dim, shape->group, shape->rows, shape->position,
+                      shape->page_tokens, (int)type, pass ? ", in parts" : "", i, (double)got[i],
+                      (double)expected[i]);
+    }
     for (uint32_t r = 0; r < tile.rows && bad == 0; r++)
         CHECK(expected[r * tile.row_stride] == expected[r * tile.row_stride]);
     free(tile.scratch);
@@ -184,11 +215,12 @@ TEST(attention, variants_equal_plain_beside_values_not_finite)
                          mathf_from_bits(0xffffffffu), 65504.0f};
     for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++)
         for (uint32_t group = 1; group <= 4; group++)
-            for (int type = KERN_KV_F32; type <= KERN_KV_F16; type++) {
-                struct shape shape = {64, group, 3, 150, 32};
-                tile_check(&shape, (enum kern_kv_type)type, 1, bad[b]);
-                tile_check(&shape, (enum kern_kv_type)type, 1e36f, bad[b]);
-            }
+            for (int type = KERN_KV_F32; type <= KERN_KV_F16; type++)
+                for (uint32_t rows = 1; rows <= 3; rows += 2) {
+                    struct shape shape = {64, group, rows, 150, 32};
+                    tile_check(&shape, (enum kern_kv_type)type, 1, bad[b]);
+                    tile_check(&shape, (enum kern_kv_type)type, 1e36f, bad[b]);
+                }
 }
 
 TEST(attention, plain_is_softmax)
