@@ -2,7 +2,7 @@
  *
  * Candidates are ordered by (logit after all changes, descending; id, ascending): a total order, so there is one result. The
  * order is produced lazily, because making all of it would take a sixth of a decode step of 32 rows: a look over the vocabulary
- * keeps the 64 best, which is nearly always enough; heaps of 64-bit keys give the rest. Sums that decide something are in
+ * keeps the 64 best, which is nearly always enough; a sort of 64-bit keys gives the rest. Sums that decide something are in
  * double, in the order given in docs/NUMERICS.md. */
 #include "kernels/cpu/sampler.h"
 
@@ -21,14 +21,15 @@ struct cpu_sampler {
     uint32_t
         *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
     float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for */
-    float *weights;          /* [vocab] */
-    uint64_t best[BEST_MAX]; /* keys, best first */
-    uint32_t best_count, best_taken;
-    uint64_t *
-        heap; /* [vocab] keys, the greatest on top: of what is at or above the floor, then of what is below */
-    uint32_t heap_count, heaps_made;
+    float *weights;  /* [vocab] */
+    double *sums;    /* [vocab / CPU_SAMPLER_RUN, rounded up] */
+    uint64_t *order; /* [vocab + 1] keys, best first: a part of the order */
+    uint64_t *spare; /* [vocab + 1] */
+    uint32_t order_count, order_taken;
+    uint32_t parts; /* after the best: what is at or above the floor, then what is below */
+    uint64_t below; /* the last of the best */
     float floor;
-    float *kept_weights; /* [vocab] of the candidates taken off the heap, best first */
+    float *kept_weights; /* [vocab] of the candidates taken from the order */
     uint32_t *kept_ids;  /* [vocab] */
 };
 
@@ -44,11 +45,13 @@ enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out)
                                     .counts = calloc(count, sizeof *sampler->counts),
                                     .raw = calloc(count, sizeof *sampler->raw),
                                     .weights = calloc(count, sizeof *sampler->weights),
-                                    .heap = calloc(count, sizeof *sampler->heap),
+                                    .sums = calloc(count, sizeof *sampler->sums),
+                                    .order = calloc(count + 1, sizeof *sampler->order),
+                                    .spare = calloc(count + 1, sizeof *sampler->spare),
                                     .kept_weights = calloc(count, sizeof *sampler->kept_weights),
                                     .kept_ids = calloc(count, sizeof *sampler->kept_ids)};
-    if (!sampler->counts || !sampler->raw || !sampler->weights || !sampler->heap ||
-        !sampler->kept_weights || !sampler->kept_ids) {
+    if (!sampler->counts || !sampler->raw || !sampler->weights || !sampler->sums ||
+        !sampler->order || !sampler->spare || !sampler->kept_weights || !sampler->kept_ids) {
         cpu_sampler_destroy(sampler);
         return STATUS_MEMORY;
     }
@@ -63,55 +66,41 @@ void cpu_sampler_destroy(struct cpu_sampler *sampler)
     free(sampler->counts);
     free(sampler->raw);
     free(sampler->weights);
-    free(sampler->heap);
+    free(sampler->sums);
+    free(sampler->order);
+    free(sampler->spare);
     free(sampler->kept_weights);
     free(sampler->kept_ids);
     free(sampler);
 }
 
-/* --- the order of candidates: the best from one look over all, then, when more are wanted, from a heap of what is likely,
- * then of the rest. Each is made only when the one before is used up. --- */
+/* --- the order of candidates: the best from one look over all, then, when more are wanted, what is likely, sorted, then the
+ * rest. Each is made only when the one before is used up. --- */
 
-static void heap_sift(uint64_t *heap, uint32_t count, uint32_t at)
+/* Sorts by the upper halves, the values, descending; keys come in order of id and equal values keep it. */
+static void keys_sort(uint64_t *keys, uint64_t *spare, uint32_t count)
 {
-    uint64_t key = heap[at];
-    for (;;) {
-        uint32_t child = 2 * at + 1;
-        if (child >= count)
-            break;
-        if (child + 1 < count && heap[child + 1] > heap[child])
-            child++;
-        if (heap[child] <= key)
-            break;
-        heap[at] = heap[child];
-        at = child;
+    enum { DIGIT = 11, DIGITS = 1 << DIGIT, PASSES = 3 };
+    uint32_t starts[PASSES][DIGITS];
+    memset(starts, 0, sizeof starts);
+    for (uint32_t i = 0; i < count; i++)
+        for (int pass = 0; pass < PASSES; pass++)
+            starts[pass][~(keys[i] >> (32 + pass * DIGIT)) & (DIGITS - 1)]++;
+    for (int pass = 0; pass < PASSES; pass++) {
+        uint32_t at = 0;
+        for (int digit = 0; digit < DIGITS; digit++) {
+            uint32_t here = starts[pass][digit];
+            starts[pass][digit] = at;
+            at += here;
+        }
+        for (uint32_t i = 0; i < count; i++)
+            spare[starts[pass][~(keys[i] >> (32 + pass * DIGIT)) & (DIGITS - 1)]++] = keys[i];
+        uint64_t *other = keys;
+        keys = spare;
+        spare = other;
     }
-    heap[at] = key;
-}
-
-/* What comes after the best and lies on one side of the floor. */
-static void heap_make(struct cpu_sampler *sampler, const float *values, bool likely)
-{
-    uint64_t below = sampler->best[sampler->best_count - 1];
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < sampler->vocab; i++) {
-        uint64_t key = cpu_sampler_key(values[i], i);
-        sampler->heap[count] = key;
-        count += key < below && (values[i] >= sampler->floor) == likely;
-    }
-    sampler->heap_count = count;
-    for (uint32_t i = count / 2; i-- > 0;)
-        heap_sift(sampler->heap, count, i);
-}
-
-static uint32_t heap_take(struct cpu_sampler *sampler)
-{
-    assert(sampler->heap_count > 0);
-    uint32_t id = cpu_sampler_key_id(sampler->heap[0]);
-    sampler->heap[0] = sampler->heap[--sampler->heap_count];
-    if (sampler->heap_count)
-        heap_sift(sampler->heap, sampler->heap_count, 0);
-    return id;
+    memcpy(spare, keys,
+           count * sizeof *keys); /* after three passes the spare has become the keys */
 }
 
 /* e^-10: what is below has so little weight that few draws look so far. */
@@ -121,21 +110,25 @@ static void order_begin(struct cpu_sampler *sampler, const struct cpu_sampler_lo
                         const float *values, float max, float temperature, uint32_t wanted)
 {
     wanted = wanted < BEST_MAX ? wanted : BEST_MAX;
-    sampler->best_count = loops->best(values, sampler->vocab, wanted, sampler->best);
-    sampler->best_taken = sampler->heap_count = sampler->heaps_made = 0;
+    sampler->order_count = loops->best(values, sampler->vocab, wanted, sampler->order);
+    sampler->order_taken = sampler->parts = 0;
+    sampler->below = sampler->order[sampler->order_count - 1];
     sampler->floor = max - likely_range * temperature;
 }
 
 /* The next best. There is one. */
-static uint32_t order_take(struct cpu_sampler *sampler, const float *values)
+static uint32_t order_take(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
+                           const float *values)
 {
-    if (sampler->best_taken < sampler->best_count)
-        return cpu_sampler_key_id(sampler->best[sampler->best_taken++]);
-    while (sampler->heap_count == 0) {
-        assert(sampler->heaps_made < 2);
-        heap_make(sampler, values, sampler->heaps_made++ == 0);
+    while (sampler->order_taken == sampler->order_count) {
+        assert(sampler->parts < 2);
+        sampler->order_taken = 0;
+        sampler->order_count =
+            loops->collect(values, sampler->vocab, sampler->below, sampler->floor,
+                           sampler->parts++ == 0, sampler->order);
+        keys_sort(sampler->order, sampler->spare, sampler->order_count);
     }
-    return heap_take(sampler);
+    return cpu_sampler_key_id(sampler->order[sampler->order_taken++]);
 }
 
 /* --- log-probabilities of the raw logits --- */
@@ -233,10 +226,15 @@ static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
 {
     const struct kern_sampling *how = draw->how;
     double total = draw->loops->weights(draw->values, draw->max, how->temperature, how->min_p,
-                                        sampler->vocab, sampler->weights);
-    double target = draw->u * total, sum = 0;
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < sampler->vocab; i++) {
+                                        sampler->vocab, sampler->weights, sampler->sums);
+    /* the sums at every 64th tell where the target is passed: the same sums as those of a walk through all */
+    double target = draw->u * total;
+    uint32_t runs = (sampler->vocab + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN, run = 0, last = 0;
+    while (run < runs && !(sampler->sums[run] > target))
+        run++;
+    uint32_t begin = run < runs ? run * CPU_SAMPLER_RUN : 0;
+    double sum = begin ? sampler->sums[run - 1] : 0;
+    for (uint32_t i = begin; i < sampler->vocab; i++) {
         if (!(sampler->weights[i] >= how->min_p) || sampler->weights[i] == 0.0f)
             continue;
         last = i;
@@ -247,13 +245,15 @@ static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
     return last;
 }
 
-/* The next best into kept_*[at]; its weight. */
-static float keep_next(struct cpu_sampler *sampler, const struct draw *draw, uint32_t at)
+/* The next best into kept_*[at]; its weight. `made`: all weights are. */
+static float keep_next(struct cpu_sampler *sampler, const struct draw *draw, bool made, uint32_t at)
 {
-    uint32_t id = order_take(sampler, draw->values);
+    uint32_t id = order_take(sampler, draw->loops, draw->values);
     sampler->kept_ids[at] = id;
-    return sampler->kept_weights[at] =
-               mathf_exp((draw->values[id] - draw->max) / draw->how->temperature);
+    sampler->kept_weights[at] =
+        made ? sampler->weights[id]
+             : mathf_exp((draw->values[id] - draw->max) / draw->how->temperature);
+    return sampler->kept_weights[at];
 }
 
 /* Among the best: top_k, then top_p, then min_p; in descending order. */
@@ -267,15 +267,15 @@ static uint32_t draw_best(struct cpu_sampler *sampler, const struct draw *draw)
                 top_k ? how->top_k : BEST_MAX);
     if (top_k)
         for (; kept < how->top_k; kept++)
-            total += (double)keep_next(sampler, draw, kept);
+            total += (double)keep_next(sampler, draw, false, kept);
     else
         total = draw->loops->weights(draw->values, draw->max, how->temperature, 0, vocab,
-                                     sampler->weights);
+                                     sampler->weights, sampler->sums);
     double enough = (double)how->top_p * total, sum = 0;
     uint32_t limit = top_k ? kept : vocab, count = 0;
     while (count < limit) {
         if (!top_k)
-            keep_next(sampler, draw, count);
+            keep_next(sampler, draw, true, count);
         if (count > 0 && !(sampler->kept_weights[count] >= how->min_p))
             break;
         sum += (double)sampler->kept_weights[count++];

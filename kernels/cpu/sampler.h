@@ -42,14 +42,19 @@ static inline float cpu_sampler_key_value(uint64_t key)
     return mathf_from_bits(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
+enum { CPU_SAMPLER_RUN = 64 };
+
 /* The loops over the vocabulary, per instruction set. */
 struct cpu_sampler_loops {
     bool (*all_finite)(const float *x, uint32_t count);
     float (*max)(const float *x, uint32_t count); /* finite x */
-    /* weight[i] = exp((x[i] - max) / temperature): 1 for the best, whatever the temperature. Returns the double sum, in order
-     * of i, of those that are at least `min`. */
+    /* weight[i] = exp((x[i] - max) / temperature): 1 for the best, whatever the temperature. sums[j]: the double sum, in order
+     * of i, of those that are at least `min`, up to the end of the j-th CPU_SAMPLER_RUN of them. Returns the whole. */
     double (*weights)(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight);
+                      float *weight, double *sums);
+    /* The keys below `below` of values on one side of the floor (likely: at or above it), in order of id; how many. */
+    uint32_t (*collect)(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
+                        uint64_t *keys);
     /* The keys of the `wanted` best, best first; returns how many: count may be less. */
     uint32_t (*best)(const float *x, uint32_t count, uint32_t wanted, uint64_t *best);
     /* sum of exp(x[i] - max): 16 strided partials, then the fixed tree */

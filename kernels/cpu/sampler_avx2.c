@@ -41,25 +41,52 @@ static float max_of(const float *x, uint32_t count)
 
 /* The sum waits for itself alone, value by value; the next weights are made meanwhile. */
 static double weights(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight)
+                      float *weight, double *sums)
 {
     const __m256 top = _mm256_set1_ps(max), scale = _mm256_set1_ps(temperature),
                  least = _mm256_set1_ps(min);
     double sum = 0;
     uint32_t i = 0;
     for (; i + 8 <= count; i += 8) {
-        float counted[8];
+        _Alignas(32) double counted[8];
         __m256 w = mathf8_exp(_mm256_div_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), top), scale));
         _mm256_storeu_ps(weight + i, w);
-        _mm256_storeu_ps(counted, _mm256_and_ps(w, _mm256_cmp_ps(w, least, _CMP_GE_OQ)));
+        w = _mm256_and_ps(w, _mm256_cmp_ps(w, least, _CMP_GE_OQ)); /* + 0 changes nothing */
+        _mm256_store_pd(counted, _mm256_cvtps_pd(_mm256_castps256_ps128(w)));
+        _mm256_store_pd(counted + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
         for (int j = 0; j < 8; j++)
-            sum += (double)counted[j]; /* + 0 changes nothing */
+            sum += counted[j];
+        sums[i / CPU_SAMPLER_RUN] = sum;
     }
     for (; i < count; i++) {
         weight[i] = mathf_exp((x[i] - max) / temperature);
         sum += weight[i] >= min ? (double)weight[i] : 0.0;
+        sums[i / CPU_SAMPLER_RUN] = sum;
     }
     return sum;
+}
+
+/* Eight at a time are dropped together: few are likely. */
+static uint32_t collect(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
+                        uint64_t *keys)
+{
+    const __m256 limit = _mm256_set1_ps(floor);
+    const int side = likely ? 0 : 255;
+    uint32_t have = 0, i = 0;
+    while (i < count) {
+        uint32_t end = i + 8 < count ? i + 8 : count;
+        if (i + 8 <= count &&
+            _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), limit, _CMP_GE_OQ)) == side) {
+            i = end;
+            continue;
+        }
+        for (; i < end; i++) {
+            uint64_t key = cpu_sampler_key(x[i], i);
+            keys[have] = key;
+            have += key < below && (x[i] >= floor) == likely;
+        }
+    }
+    return have;
 }
 
 /* Looks for anything better than the worst that is kept, 32 values at a time: soon there is next to nothing. */
@@ -108,6 +135,7 @@ const struct cpu_sampler_loops cpu_sampler_loops_avx2 = {
     .all_finite = all_finite,
     .max = max_of,
     .weights = weights,
+    .collect = collect,
     .best = best,
     .exp_sum = exp_sum,
 };

@@ -19,15 +19,28 @@ static float max_of(const float *x, uint32_t count)
 }
 
 static double weights(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight)
+                      float *weight, double *sums)
 {
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         weight[i] = mathf_exp((x[i] - max) / temperature);
         if (weight[i] >= min)
             sum += (double)weight[i];
+        sums[i / CPU_SAMPLER_RUN] = sum;
     }
     return sum;
+}
+
+static uint32_t collect(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
+                        uint64_t *keys)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t key = cpu_sampler_key(x[i], i);
+        if (key < below && (x[i] >= floor) == likely)
+            keys[have++] = key;
+    }
+    return have;
 }
 
 static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *keys)
@@ -53,6 +66,7 @@ const struct cpu_sampler_loops cpu_sampler_loops_plain = {
     .all_finite = all_finite,
     .max = max_of,
     .weights = weights,
+    .collect = collect,
     .best = best,
     .exp_sum = exp_sum,
 };

@@ -256,12 +256,19 @@ static uint32_t slow_draw(const float *values, const struct kern_sampling *how, 
     sorted_values = values;
     qsort(ids, VOCAB, sizeof ids[0], better_first);
     float max = values[ids[0]];
+    bool all = (how->top_k == 0 || how->top_k >= VOCAB) && how->top_p >= 1;
     for (uint32_t i = 0; i < VOCAB; i++)
         weight[i] = (double)mathf_exp((values[i] - max) / how->temperature);
     uint32_t limit = how->top_k && how->top_k < VOCAB ? how->top_k : VOCAB, count = 0;
     double total = 0, sum = 0, reached = 0;
     for (uint32_t i = 0; i < limit; i++)
         total += weight[limit < VOCAB ? ids[i] : i];
+    for (uint32_t i = 0; all && i < VOCAB; i++) /* in order of id */
+        sum += weight[i] >= (double)how->min_p ? weight[i] : 0;
+    double all_target = philox_uniform(how->seed, how->n_index, position, 0) * sum;
+    for (uint32_t i = 0; all && i < VOCAB; i++)
+        if (weight[i] >= (double)how->min_p && (reached += weight[i]) > all_target)
+            return i;
     while (count < limit && (count == 0 || weight[ids[count]] >= (double)how->min_p)) {
         sum += weight[ids[count++]];
         if (how->top_p < 1.0f && sum >= (double)how->top_p * total)
@@ -293,8 +300,6 @@ TEST(sampler, best_by_the_definition)
                     how.min_p = draw % 2 ? 1e-3f : 0;
                     how.temperature = draw < 3 ? 1.0f : 20.0f;
                     sample.position = draw;
-                    if ((how.top_k == 0 || how.top_k >= VOCAB) && how.top_p >= 1)
-                        continue; /* in order of id: nothing is sorted */
                     CHECK_INT(sample_run(&sample, values).token, slow_draw(values, &how, draw));
                 }
 }
@@ -314,14 +319,23 @@ TEST(sampler, loops_equal_plain)
         CHECK(max == fast->max(x, count));
         float sums[2] = {plain->exp_sum(x, max, count), fast->exp_sum(x, max, count)};
         CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
-        CHECK(plain->weights(x, max, 0.7f, 1e-3f, count, a) ==
-              fast->weights(x, max, 0.7f, 1e-3f, count, b));
+        double runs[2][VOCAB / CPU_SAMPLER_RUN + 1];
+        CHECK(plain->weights(x, max, 0.7f, 1e-3f, count, a, runs[0]) ==
+              fast->weights(x, max, 0.7f, 1e-3f, count, b, runs[1]));
+        CHECK(memcmp(runs[0], runs[1],
+                     (count + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN * sizeof runs[0][0]) == 0);
         CHECK(memcmp(a, b, count * sizeof a[0]) == 0);
         uint64_t best[2][20];
         uint32_t have = plain->best(x, count, 20, best[0]);
         CHECK_INT(have, count < 20 ? count : 20);
         CHECK_INT(fast->best(x, count, 20, best[1]), have);
         CHECK(memcmp(best[0], best[1], have * sizeof best[0][0]) == 0);
+        static uint64_t keys[2][VOCAB + 1];
+        for (int likely = 0; likely < 2; likely++) {
+            have = plain->collect(x, count, best[0][0], max - 20, likely, keys[0]);
+            CHECK_INT(fast->collect(x, count, best[0][0], max - 20, likely, keys[1]), have);
+            CHECK(memcmp(keys[0], keys[1], have * sizeof keys[0][0]) == 0);
+        }
         CHECK(plain->all_finite(x, count) && fast->all_finite(x, count));
         x[count - 1] = __builtin_inff();
         CHECK(!plain->all_finite(x, count) && !fast->all_finite(x, count));
