@@ -23,10 +23,10 @@
 #include "kernels/cpu/peaks.h"
 #include "model/model.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/subject.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
-enum { PROMPT = 512, PAGE_TOKENS = 64, SEQS_MAX = 32, SEQ_PAGES = 10, LONG = 8000, DECODE_AT = 32 };
-enum { PEERS_MAX = 64 };
+enum { DECODE_AT = 32, PEERS_MAX = 64 };
 
 struct limits {
     struct peaks peaks;
@@ -46,117 +46,10 @@ struct report {
     size_t peer_count;
 };
 
-struct subject {
-    struct model_file *model;
-    struct engine *engine;
-    double bytes; /* of weights that one pass reads */
-    uint32_t slots[SEQS_MAX];
-    uint32_t ids[PROMPT];
-    uint32_t pages[SEQS_MAX][LONG / PAGE_TOKENS + 2]; /* block tables */
-};
-
 static void die(const char *what)
 {
     fprintf(stderr, "bench_engine: %s\n", what);
     exit(1);
-}
-
-static void subject_open(struct subject *subject, struct model_file *model,
-                         struct engine_options options)
-{
-    struct err err = ERR_INIT;
-    if (engine_create(&options, model, &subject->engine, &err) != STATUS_OK)
-        die(err.message);
-    const struct engine_info *info = engine_info(subject->engine);
-    subject->model = model;
-    subject->bytes = (double)info->weight_bytes;
-    for (uint32_t i = 0; i < info->seqs_max && i < SEQS_MAX; i++)
-        if (engine_slot_take(subject->engine, &subject->slots[i]) != STATUS_OK)
-            die("no slot");
-    for (uint32_t i = 0; i < PROMPT; i++)
-        subject->ids[i] = (i * 2654435761u >> 8) % info->vocab_size;
-}
-
-/* Writes every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
-static void pages_touch(struct subject *subject)
-{
-    uint32_t count = engine_info(subject->engine)->page_count,
-             *pages = calloc(count, sizeof *pages);
-    if (!pages)
-        die("no memory");
-    for (uint32_t i = 0; i < count; i++)
-        pages[i] = i;
-    engine_pages_zero(subject->engine, pages, count);
-    free(pages);
-}
-
-static double cpu_seconds(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-/* One step with `rows` rows at `position` of each of `seqs` sequences; its seconds. */
-static double step_seconds(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position)
-{
-    static struct sampling_params params;
-    params = sampling_params_default();
-    params.temperature = 0;
-    static struct kern_sampling sampling;
-    engine_sampling_set(&params, &sampling);
-    struct engine_step *step = engine_step_begin(subject->engine);
-    uint32_t page_count = engine_info(subject->engine)->page_count;
-    uint32_t each = page_count / seqs;
-    each = each < LONG / PAGE_TOKENS + 2 ? each : LONG / PAGE_TOKENS + 2;
-    for (uint32_t s = 0; s < seqs; s++) {
-        for (uint32_t i = 0; i < each; i++)
-            subject->pages[s][i] = s * each + i;
-        struct engine_seq_input input = {.slot = subject->slots[s],
-                                         .tokens = subject->ids,
-                                         .row_count = rows,
-                                         .prev_sample = ENGINE_NONE,
-                                         .position_begin = position,
-                                         .pages = subject->pages[s],
-                                         .page_count = each,
-                                         .sampling = &sampling};
-        if (engine_step_add(step, &input, NULL) != STATUS_OK)
-            die("a step does not fit");
-    }
-    double cpu = cpu_seconds();
-    if (engine_submit(step) != STATUS_OK)
-        die("a step was refused");
-    struct engine_event event;
-    do
-        engine_wait(subject->engine, NS_PER_S);
-    while (!engine_poll(subject->engine, &event) || event.kind != ENGINE_STEP_DONE);
-    if (engine_info(subject->engine)->threads == 1)
-        return cpu_seconds() - cpu;
-    uint64_t begin_ns, end_ns;
-    engine_step_times(step, &begin_ns, &end_ns);
-    return (double)(end_ns - begin_ns) * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* One thread: the median of processor times, since a hypervisor's corrections make single ones too short or too long. More:
- * the best by the clock. */
-static double step_typical(struct subject *subject, const struct limits *limits, uint32_t seqs,
-                           uint32_t rows, uint32_t position)
-{
-    enum { STEPS_MAX = 4096 };
-    static double seconds[STEPS_MAX];
-    size_t count = 0;
-    step_seconds(subject, seqs, rows, position); /* warms up */
-    double start = bench_now();
-    while (count < 5 || (count < STEPS_MAX && bench_now() - start < limits->seconds))
-        seconds[count++] = step_seconds(subject, seqs, rows, position);
-    qsort(seconds, count, sizeof *seconds, compare);
-    return seconds[engine_info(subject->engine)->threads == 1 ? count / 2 : 0];
 }
 
 /* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
@@ -236,15 +129,17 @@ static struct bench_record with_verdict(struct bench_record record, enum rooflin
 
 static void bench_prefill(struct report *report, struct subject *subject)
 {
-    double seconds = step_typical(subject, &report->limits, 1, PROMPT, 0);
-    struct roofline_cost cost = cost_of(subject, &report->limits,
-                                        (struct roofline_step){.prompt_rows = PROMPT,
-                                                               .samples = 1,
-                                                               .pairs = roofline_pairs(0, PROMPT),
-                                                               .positions = PROMPT});
-    struct bench_record record = {.value = PROMPT / seconds,
-                                  .unit = "tokens/s",
-                                  BENCH_LIMIT("at the arithmetic peak", PROMPT / cost.arithmetic)};
+    double seconds = subject_step_typical(subject, report->limits.seconds, 1, SUBJECT_PROMPT, 0);
+    struct roofline_cost cost =
+        cost_of(subject, &report->limits,
+                (struct roofline_step){.prompt_rows = SUBJECT_PROMPT,
+                                       .samples = 1,
+                                       .pairs = roofline_pairs(0, SUBJECT_PROMPT),
+                                       .positions = SUBJECT_PROMPT});
+    struct bench_record record = {
+        .value = SUBJECT_PROMPT / seconds,
+        .unit = "tokens/s",
+        BENCH_LIMIT("at the arithmetic peak", SUBJECT_PROMPT / cost.arithmetic)};
     add(report, subject, "prefill512", with_verdict(record, ROOFLINE_PREFILL, cost, seconds));
 }
 
@@ -252,7 +147,7 @@ static void bench_decode(struct report *report, struct subject *subject, const c
                          uint32_t seqs)
 {
     const struct limits *limits = &report->limits;
-    double seconds = step_typical(subject, limits, seqs, 1, DECODE_AT);
+    double seconds = subject_step_typical(subject, limits->seconds, seqs, 1, DECODE_AT);
     uint64_t seen = (uint64_t)seqs * (DECODE_AT + 1);
     struct roofline_cost cost =
         cost_of(subject, limits,
@@ -274,9 +169,9 @@ static void bench_attention_prefill(struct report *report, struct subject *subje
 {
     enum { ROWS = 32 };
     const struct engine_info *info = engine_info(subject->engine);
-    double near = step_typical(subject, &report->limits, 1, ROWS, 0),
-           far = step_typical(subject, &report->limits, 1, ROWS, LONG);
-    double operations = 4.0 * info->head_dim * info->heads * info->layers * ROWS * LONG;
+    double near = subject_step_typical(subject, report->limits.seconds, 1, ROWS, 0),
+           far = subject_step_typical(subject, report->limits.seconds, 1, ROWS, SUBJECT_LONG);
+    double operations = 4.0 * info->head_dim * info->heads * info->layers * ROWS * SUBJECT_LONG;
     char id[64];
     snprintf(id, sizeof id, "attn_prefill_8k_%s", kern_kv_type_name(kv_type));
     bench_add(&report->bench,
@@ -296,23 +191,23 @@ static void bench_attention_prefill(struct report *report, struct subject *subje
 static double bench_attention(struct report *report, struct model_file *model, unsigned threads,
                               enum kern_kv_type kv_type, double rival)
 {
-    enum { MANY = 16, PAGES = LONG / PAGE_TOKENS + 1 };
+    enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
     struct engine_options options = {.threads = threads,
                                      .compute = KERN_COMPUTE_INT8,
                                      .kv_type = kv_type,
-                                     .page_tokens = PAGE_TOKENS,
+                                     .page_tokens = SUBJECT_PAGE_TOKENS,
                                      .kv_pages = MANY * PAGES,
-                                     .rows_max = SEQS_MAX,
-                                     .seqs_max = SEQS_MAX};
+                                     .rows_max = SUBJECT_SEQS_MAX,
+                                     .seqs_max = SUBJECT_SEQS_MAX};
     double token_bytes = (double)kern_kv_head_bytes(kv_type, model->config.head_dim) * 2 *
                          model->config.kv_heads * model->config.layers;
     double free_bytes = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bool many = token_bytes * PAGE_TOKENS * MANY * PAGES < free_bytes / 2;
+    bool many = token_bytes * SUBJECT_PAGE_TOKENS * MANY * PAGES < free_bytes / 2;
     if (!many)
         options.kv_pages = PAGES;
     struct subject subject;
     subject_open(&subject, model, options);
-    pages_touch(&subject);
+    subject_pages_touch(&subject);
     const struct limits *limits = &report->limits;
     bool int8 = kv_type == KERN_KV_INT8;
     double peak = int8 ? limits->peaks.pair : limits->peaks.f32;
@@ -323,12 +218,12 @@ static double bench_attention(struct report *report, struct model_file *model, u
         snprintf(suffix, sizeof suffix, "_%ut", threads);
     else
         bench_attention_prefill(report, &subject, kv_type, peak);
-    double near = step_typical(&subject, limits, 1, 1, 0), tokens = 0;
+    double near = subject_step_typical(&subject, limits->seconds, 1, 1, 0), tokens = 0;
     for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
         char id[64];
-        double bandwidth = read_bandwidth(token_bytes * LONG, threads);
+        double bandwidth = read_bandwidth(token_bytes * SUBJECT_LONG, threads);
         double reading = token_bytes / bandwidth * 1e-9;
-        double far = step_typical(&subject, limits, seqs, 1, LONG);
+        double far = subject_step_typical(&subject, limits->seconds, seqs, 1, SUBJECT_LONG);
         bool memory = reading > arithmetic;
         double longer = memory ? reading : arithmetic;
         if (seqs == 1) {
@@ -336,17 +231,18 @@ static double bench_attention(struct report *report, struct model_file *model, u
             bench_add(&report->bench,
                       &(struct bench_record){
                           .id = id,
-                          .value = token_bytes * LONG / (far - near) * 1e-9,
+                          .value = token_bytes * SUBJECT_LONG / (far - near) * 1e-9,
                           .unit = "GB/s",
                           BENCH_LIMIT(memory ? "read bandwidth" : "KV at the arithmetic peak",
                                       token_bytes / longer * 1e-9)});
             if (int8) { /* the same time as operations, beside what f32 products could be */
                 snprintf(id, sizeof id, "attn_decode_8k_int8_products%s", suffix);
-                bench_add(&report->bench,
-                          &(struct bench_record){.id = id,
-                                                 .value = arithmetic * peak * LONG / (far - near),
-                                                 .unit = "GOP/s",
-                                                 BENCH_LIMIT("f32 FMA peak", limits->peaks.f32)});
+                bench_add(
+                    &report->bench,
+                    &(struct bench_record){.id = id,
+                                           .value = arithmetic * peak * SUBJECT_LONG / (far - near),
+                                           .unit = "GOP/s",
+                                           BENCH_LIMIT("f32 FMA peak", limits->peaks.f32)});
             }
             continue;
         }
@@ -361,7 +257,7 @@ static double bench_attention(struct report *report, struct model_file *model, u
                                    .value = tokens,
                                    .unit = "tokens/s",
                                    BENCH_LIMIT(memory ? "reading KV" : "KV at the arithmetic peak",
-                                               seqs / (longer * LONG * seqs + rest)),
+                                               seqs / (longer * SUBJECT_LONG * seqs + rest)),
                                    .peer_name = rival > 0 ? "f16 KV" : NULL,
                                    .peer = rival});
     }
@@ -374,10 +270,10 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     struct engine_options options = {.threads = threads,
                                      .compute = KERN_COMPUTE_INT8,
                                      .kv_type = KERN_KV_F16,
-                                     .page_tokens = PAGE_TOKENS,
-                                     .kv_pages = SEQS_MAX * SEQ_PAGES,
-                                     .rows_max = PROMPT,
-                                     .seqs_max = SEQS_MAX};
+                                     .page_tokens = SUBJECT_PAGE_TOKENS,
+                                     .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
+                                     .rows_max = SUBJECT_PROMPT,
+                                     .seqs_max = SUBJECT_SEQS_MAX};
     struct subject subject;
     char id[64];
     subject_open(&subject, model, options);
@@ -403,7 +299,7 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     bench_decode(report, &subject, "decode16", 16);
     bench_decode(report, &subject, "decode32", 32);
     engine_destroy(subject.engine);
-    if (model->config.context_tokens > LONG) {
+    if (model->config.context_tokens > SUBJECT_LONG) {
         double f16 = bench_attention(report, model, threads, KERN_KV_F16, 0);
         bench_attention(report, model, threads, KERN_KV_INT8, f16);
     }

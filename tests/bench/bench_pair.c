@@ -1,0 +1,192 @@
+/* Two nodes on one machine, a core each: what either loses to the other through what they share, the caches and the memory.
+ *
+ *     bench_pair [--json FILE] MODEL [SECONDS]
+ *
+ * Two processes, each with an engine of one thread that keeps to its core. In each round the first works alone, then the second,
+ * then both at once; a figure is the median of the rounds' ratios, together to alone.
+ *
+ * pair_prefill_beside_decode    a prompt of 512 tokens at a time, beside a batch of 16 that decodes; wanted: 0.9
+ * pair_decode_beside_prefill    the other one of these two; wanted: 0.9
+ * pair_decoders                 both decode one sequence, whose steps read all weights: GB/s of both, beside what two threads
+ *                               read of as many bytes each, in the same round
+ *
+ * Times are processor times, so that a third who wants a core does not count, but what he takes of the memory does.
+ * Owner: the main thread, which starts the two and tells them when. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/cpu/peaks.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/subject.h"
+
+enum { ROUNDS = 7, BATCH = 16, DECODE_AT = 32 };
+
+/* What one of the two is told to do, and what it says: seconds of a typical step, and the bytes of weights that one reads. */
+struct order {
+    bool decodes;
+    uint32_t seqs;
+    double seconds;
+};
+
+struct result {
+    double seconds, weight_bytes;
+};
+
+struct worker {
+    pid_t pid;
+    int orders, results;
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_pair: %s\n", what);
+    exit(1);
+}
+
+static _Noreturn void worker_run(struct model_file *model, const char *cpus, int orders,
+                                 int results)
+{
+    static struct subject subject;
+    struct engine_options options = {.threads = 1,
+                                     .cpus = cpus,
+                                     .compute = KERN_COMPUTE_INT8,
+                                     .kv_type = KERN_KV_F16,
+                                     .page_tokens = SUBJECT_PAGE_TOKENS,
+                                     .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
+                                     .rows_max = SUBJECT_PROMPT,
+                                     .seqs_max = SUBJECT_SEQS_MAX};
+    subject_open(&subject, model, options);
+    subject_pages_touch(&subject);
+    struct order order;
+    while (read(orders, &order, sizeof order) == sizeof order) {
+        struct result result = {
+            order.decodes ? subject_step_typical(&subject, order.seconds, order.seqs, 1, DECODE_AT)
+                          : subject_step_typical(&subject, order.seconds, 1, SUBJECT_PROMPT, 0),
+            subject.bytes};
+        if (write(results, &result, sizeof result) != sizeof result)
+            break;
+    }
+    _exit(0);
+}
+
+static void worker_start(struct worker *worker, struct model_file *model, unsigned cpu)
+{
+    int orders[2], results[2];
+    if (pipe(orders) || pipe(results))
+        die("no pipe");
+    worker->pid = fork();
+    if (worker->pid < 0)
+        die("no process");
+    if (worker->pid == 0) {
+        char cpus[16];
+        snprintf(cpus, sizeof cpus, "%u", cpu);
+        close(orders[1]);
+        close(results[0]);
+        worker_run(model, cpus, orders[0], results[1]);
+    }
+    close(orders[0]);
+    close(results[1]);
+    worker->orders = orders[1];
+    worker->results = results[0];
+}
+
+static void worker_tell(const struct worker *worker, struct order order)
+{
+    if (write(worker->orders, &order, sizeof order) != sizeof order)
+        die("one of the two has ended");
+}
+
+static struct result worker_hear(const struct worker *worker)
+{
+    struct result result;
+    if (read(worker->results, &result, sizeof result) != sizeof result)
+        die("one of the two has ended");
+    return result;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values)
+{
+    qsort(values, ROUNDS, sizeof *values, compare);
+    return values[ROUNDS / 2];
+}
+
+static void add(struct bench *bench, const char *id, double value)
+{
+    bench_add(bench, &(struct bench_record){
+                         .id = id, .value = value, .unit = "of alone", BENCH_LIMIT("wanted", 0.9)});
+}
+
+static void prefill_beside_decode(struct bench *bench, const struct worker *workers, double seconds)
+{
+    double shares[2][ROUNDS];
+    const struct order orders[2] = {{false, 1, seconds}, {true, BATCH, seconds}};
+    for (int round = 0; round < ROUNDS; round++) {
+        double alone[2];
+        for (int i = 0; i < 2; i++) {
+            worker_tell(&workers[i], orders[i]);
+            alone[i] = worker_hear(&workers[i]).seconds;
+        }
+        for (int i = 0; i < 2; i++)
+            worker_tell(&workers[i], orders[i]);
+        for (int i = 0; i < 2; i++)
+            shares[i][round] = alone[i] / worker_hear(&workers[i]).seconds;
+    }
+    add(bench, "pair_prefill_beside_decode", median(shares[0]));
+    add(bench, "pair_decode_beside_prefill", median(shares[1]));
+}
+
+static void decoders(struct bench *bench, const struct worker *workers, double seconds)
+{
+    double gb_per_s[ROUNDS], limit[ROUNDS];
+    const struct order order = {true, 1, seconds};
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 2; i++)
+            worker_tell(&workers[i], order);
+        double bytes = 0;
+        gb_per_s[round] = 0;
+        for (int i = 0; i < 2; i++) {
+            struct result result = worker_hear(&workers[i]);
+            gb_per_s[round] += 1e-9 * result.weight_bytes / result.seconds;
+            bytes += result.weight_bytes;
+        }
+        if (peaks_read_bandwidth(cpu_isa_detect(), (size_t)bytes, 2, PEAKS_SHARP, &limit[round]))
+            die("no memory");
+    }
+    bench_add(bench, &(struct bench_record){.id = "pair_decoders",
+                                            .value = median(gb_per_s),
+                                            .unit = "GB/s",
+                                            BENCH_LIMIT("two threads read", median(limit))});
+}
+
+int main(int argc, char **argv)
+{
+    struct bench bench;
+    if (bench_begin(&bench, &argc, argv) < 1)
+        die("usage: bench_pair [--json FILE] MODEL [SECONDS]");
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+        die("this machine has one processor: there is nothing to measure");
+    double seconds = argc > 2 ? atof(argv[2]) : 1.0;
+    struct err err = ERR_INIT;
+    struct model_file *model;
+    if (model_open(argv[1], &model, &err) != STATUS_OK)
+        die(err.message);
+    struct worker workers[2];
+    for (unsigned i = 0; i < 2; i++)
+        worker_start(&workers[i], model, i);
+    prefill_beside_decode(&bench, workers, seconds);
+    decoders(&bench, workers, seconds);
+    for (int i = 0; i < 2; i++)
+        close(workers[i].orders);
+    for (int i = 0; i < 2; i++)
+        waitpid(workers[i].pid, NULL, 0);
+    model_close(model);
+    return bench_end(&bench);
+}
