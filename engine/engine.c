@@ -438,6 +438,7 @@ enum status engine_create(const struct engine_options *options, const struct mod
     if (status == STATUS_OK) {
         struct kern_device_options device = {.threads = options->threads,
                                              .cpus = options->cpus,
+                                             .numa = options->numa,
                                              .isa = options->isa,
                                              .compute = options->compute};
         status = backend->open(&device, &engine->device, err);

@@ -44,6 +44,7 @@ struct engine_options {
     enum kern_kv_type kv_type; /* KERN_KV_F32, KERN_KV_F16 or KERN_KV_INT8 */
     unsigned threads;          /* 0: as many as this process may run on, or as `cpus` names */
     const char *cpus; /* "0-3,8": compute threads keep to these processors; NULL or "": anywhere */
+    bool numa;        /* memory lies near them */
     uint32_t
         page_tokens;   /* 16, 32, 64 or 128; 0: the smallest with pieces >= 128 KB in >= 4 runs */
     uint32_t kv_pages; /* pages in the pool, >= 1; or 0 and kv_bytes */

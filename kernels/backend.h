@@ -59,6 +59,7 @@ struct kern_device_options {
         threads; /* compute threads, the stream's own included; 0: as many as the process may run on */
     const char *
         cpus; /* "0-3,8": a processor for each compute thread; NULL or "": wherever. The CPU's own */
+    bool numa; /* memory near the compute threads' processors; false: wherever. The CPU's own */
     const char *isa; /* NULL or "auto": the best that this CPU has; "plain", "avx2", … */
     enum kern_compute compute;
 };

@@ -147,6 +147,15 @@ static struct config_option table[] = {
      FIELD(cpus),
      .sections = CONFIG_COMMON | CONFIG_NODE,
      .help = "processors for the compute threads, as 0-3,8; empty: wherever the system puts them"},
+    {.key = "numa",
+     .type = CONFIG_ENUM,
+     FIELD(numa),
+     .choices = "auto|off",
+     .initial = "auto",
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help = "auto: weights and KV lie near the compute threads' processors, spread where those "
+             "are on several "
+             "memory nodes; off: wherever the system puts them"},
     {.key = "chunk_tokens",
      .type = CONFIG_INT,
      FIELD(chunk_tokens),

@@ -62,6 +62,7 @@ static void *loader_run(void *context)
             .kv_type = (enum kern_kv_type)o->kv_type,
             .threads = (unsigned)o->threads,
             .cpus = o->cpus,
+            .numa = o->numa == 0,
             .page_tokens = (uint32_t)o->page_tokens,
             .kv_pages = (uint32_t)o->kv_pages,
             .kv_bytes = o->kv_memory,

@@ -22,6 +22,7 @@ enum status cpu_region_create(struct cpu_device *device, size_t bytes,
         return STATUS_MEMORY;
     if (bytes >= 4u << 20)
         (void)madvise(data, bytes, MADV_HUGEPAGE); /* a hint only */
+    cpu_nodes_place(&device->nodes, data, bytes);
     enum status status = STATUS_OK;
     pthread_mutex_lock(&device->mutex);
     if (device->region_count == device->region_capacity) {
@@ -303,6 +304,9 @@ static enum status device_open(const struct kern_ops *ops, bool opaque,
     device->compute = options->compute;
     device->threads = threads;
     device->cpus = cpus;
+    if (options->numa)
+        cpu_nodes_find(&cpus, NULL, &device->nodes);
+    device->store.nodes = &device->nodes;
     pthread_mutex_init(&device->mutex, NULL);
     *device_out = &device->base;
     return STATUS_OK;

@@ -33,6 +33,7 @@ struct cpu_device {
     enum kern_compute compute;
     unsigned threads;
     struct cpu_list cpus;       /* of the compute threads; none, or at least `threads` */
+    struct cpu_nodes nodes;     /* near these; none unless it was asked for */
     struct cpu_store store;     /* of weights; whoever loads them */
     pthread_mutex_t mutex;      /* guards the rest */
     struct cpu_region *regions; /* [region_capacity] */

@@ -15,7 +15,7 @@ struct cpu_store_chunk {
 };
 
 /* Address space costs nothing: only what is written takes memory. */
-static struct cpu_store_chunk *chunk_create(size_t bytes)
+static struct cpu_store_chunk *chunk_create(const struct cpu_nodes *nodes, size_t bytes)
 {
     struct cpu_store_chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk)
@@ -26,6 +26,8 @@ static struct cpu_store_chunk *chunk_create(size_t bytes)
         free(chunk);
         return NULL;
     }
+    if (nodes)
+        cpu_nodes_place(nodes, chunk->data, chunk->bytes);
     return chunk;
 }
 
@@ -36,7 +38,7 @@ void *cpu_store_take(struct cpu_store *store, size_t bytes)
         return NULL;
     bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (!chunk || chunk->bytes - chunk->used < bytes) {
-        chunk = chunk_create(bytes);
+        chunk = chunk_create(store->nodes, bytes);
         if (!chunk)
             return NULL;
         chunk->next = store->chunks;

@@ -6,12 +6,13 @@
 #ifndef BATON_KERNELS_CPU_STORE_H
 #define BATON_KERNELS_CPU_STORE_H
 
-#include <stddef.h>
+#include "kernels/cpu/numa.h"
 
 struct cpu_store_chunk;
 
-/* Zero-initialised: empty. */
+/* Zero-initialised: empty, and wherever the system puts it. */
 struct cpu_store {
+    const struct cpu_nodes *nodes;  /* where; or NULL */
     struct cpu_store_chunk *chunks; /* the newest first */
 };
 
