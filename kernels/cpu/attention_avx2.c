@@ -96,14 +96,13 @@ struct fetch {
     size_t step[2];       /* bytes from one row to the next, of K and of V */
 };
 
-/* The lines of step `i` of a round of `steps`, which are constants after inlining. At the round's end the streams go on. Volatile,
- * so that the compiler leaves each line at its step: in heaps they would wait for each other. */
+/* The lines of step `i` of a round of `steps`, which are constants after inlining. At the round's end the streams go on. */
 ALWAYS_INLINE void fetch_lines(struct fetch *fetch, int half, int i, int steps)
 {
     const int lines = 4 * ATTENTION_BLOCK * (int)element_bytes(half) / 64;
 #pragma GCC unroll 16
     for (int x = i * lines / steps; x < (i + 1) * lines / steps; x++)
-        __asm__ volatile("prefetcht0 %0" : : "m"(fetch->at[x % 4][x / 4 * 64]));
+        line_fetch(fetch->at[x % 4] + x / 4 * 64);
     if (i == steps - 1)
 #pragma GCC unroll 4
         for (int x = 0; x < 4; x++)
@@ -263,7 +262,18 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
     if (fetching)
         fetch = ahead[0];
     scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch, count, score);
-    softmax_heads(nq, chunk->first, score, count, e, chunk->running_max, chunk->running_sum, &s);
+    const uint8_t *lines[CHUNK];
+    if (fetching) {
+        /* the ends of what outputs ask for: they would come last, and some are needed first. (Not from `fetch`, whose pointers
+         * would go to memory.) */
+        size_t row = ATTENTION_BLOCK * element_bytes(half), quarter = source->dim / 4 * row;
+        quarter = quarter < 8 * 64 ? 0 : quarter - 8 * 64;
+        bool contiguous = source->k_step == row;
+        for (int q = 0; q < nq; q++)
+            lines[q] = ahead[1].at[contiguous ? 2 * q % 3 : 1 + q % 2 * 2] + quarter;
+    }
+    softmax_heads(nq, chunk->first, score, count, fetching ? lines : NULL, 64, e,
+                  chunk->running_max, chunk->running_sum, &s);
     if (fetching)
         fetch = ahead[1];
     outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->first, chunk->running);

@@ -28,6 +28,12 @@ struct softmax {
         add[CHUNK]; /* what the results so far, and this block's, are multiplied by */
 };
 
+/* Asks for a line. Volatile, so that the compiler leaves it where it is: what is asked for in heaps waits for itself. */
+ALWAYS_INLINE void line_fetch(const void *at)
+{
+    __asm__ volatile("prefetcht0 %0" : : "m"(*(const uint8_t *)at));
+}
+
 /* e[j] = exp(score[j] - max), 0 from `count` on, for any values; returns the sum. */
 static inline float exp_block(const float *score, uint32_t count, float max, float *e)
 {
@@ -48,8 +54,10 @@ static inline float exp_block(const float *score, uint32_t count, float max, flo
 
 /* The same for a whole block whose scores all lie at most EXP_NEAR below the maximum, by half as many operations: nothing is
  * clamped, and exp's result is a normal number, so that one addition to the exponent is its two exact products. False when a
- * score lies lower or is NaN; *sum_out is then undefined, as is e. */
-ALWAYS_INLINE bool exp_block_near(const float *score, float max, float *e, float *sum_out)
+ * score lies lower or is NaN; *sum_out is then undefined, as is e. Eight lines are asked for on the way, `step` bytes apart from
+ * `ahead` on, if that is not NULL. */
+ALWAYS_INLINE bool exp_block_near(const float *score, float max, const uint8_t *ahead, size_t step,
+                                  float *e, float *sum_out)
 {
     const __m256 magic = _mm256_set1_ps(MATHF_MAGIC);
     const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(EXP_NEAR));
@@ -57,6 +65,8 @@ ALWAYS_INLINE bool exp_block_near(const float *score, float max, float *e, float
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
 #pragma GCC unroll 8
     for (int v = 0; v < ATTENTION_BLOCK / LANES; v++) {
+        if (ahead)
+            line_fetch(ahead + (size_t)v * step);
         /* x = max - score, the argument's exact negative: as bits, everything above the limit and every NaN is greater */
         __m256 x = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
         far = _mm256_max_epu32(far, _mm256_castps_si256(x));
@@ -102,8 +112,10 @@ ALWAYS_INLINE float max_block(const float *score, uint32_t count)
 
 /* score[nq][64], already scaled, of the first `count` positions (a constant 64 after inlining for whole blocks) becomes
  * e[nq][64], and joins the maxima and sums that the heads have so far; `first`: there are none. Steps go over all heads
- * before the next, so that one head's latencies hide behind the others'. */
-ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_t count, float *e,
+ * before the next, so that one head's latencies hide behind the others'. In whole blocks eight lines a head are asked for, from
+ * ahead[head] on, unless that is NULL: memory would idle else while nothing but registers is at work. */
+ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_t count,
+                                 const uint8_t *const *ahead, size_t step, float *e,
                                  float *running_max, float *running_sum, struct softmax *s)
 {
 #pragma GCC unroll 4
@@ -114,7 +126,8 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
         const float *from = score + q * ATTENTION_BLOCK;
         float *to = e + q * ATTENTION_BLOCK;
         if (count < ATTENTION_BLOCK ||
-            __builtin_expect(!exp_block_near(from, s->max[q], to, &s->sum[q]), 0))
+            __builtin_expect(
+                !exp_block_near(from, s->max[q], ahead ? ahead[q] : NULL, step, to, &s->sum[q]), 0))
             s->sum[q] = exp_block(from, count, s->max[q], to);
     }
     if (first) {

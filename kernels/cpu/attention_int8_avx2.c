@@ -182,13 +182,13 @@ ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uin
 {
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < rows; i += 4) {
-        _mm_prefetch((const char *)fetch.at, _MM_HINT_T0);
-        _mm_prefetch((const char *)fetch.at + LINE, _MM_HINT_T0);
-        fetch.at += fetch.step;
+        line_fetch(fetch.at);
         pairs_step(nq, nv, b, a, a_stride, sum);
         pairs_step(nq, nv, b + stride, a + 2, a_stride, sum);
+        line_fetch(fetch.at + LINE);
         pairs_step(nq, nv, b + 2 * stride, a + 4, a_stride, sum);
         pairs_step(nq, nv, b + 3 * stride, a + 6, a_stride, sum);
+        fetch.at += fetch.step;
         b += 4 * stride;
         a += 8;
     }
@@ -312,7 +312,11 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
     if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
         memset(score, 0, sizeof score);
     scores(nq, tile, runs, ahead, run_count, chunk->query, chunk->factor, score);
-    softmax_heads(nq, chunk->first, score, count, e, chunk->running_max, chunk->running_sum, &s);
+    const uint8_t *lines[CHUNK]; /* every second one of V, which outputs ask for anyway */
+    for (int q = 0; q < nq; q++)
+        lines[q] = (const uint8_t *)ahead[q].v + LINE;
+    softmax_heads(nq, chunk->first, score, count, lines, 2 * LINE, e, chunk->running_max,
+                  chunk->running_sum, &s);
     weights_make(nq, e, runs, count, weight, factor);
     uint32_t lane = 0;
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
