@@ -45,6 +45,7 @@ const struct config_key config_keys[] = {
     {"threads", CONFIG_COMMON | CONFIG_NODE},
     {"cpus", CONFIG_COMMON | CONFIG_NODE},
     {"numa", CONFIG_COMMON | CONFIG_NODE},
+    {"peaks", CONFIG_COMMON | CONFIG_NODE},
     {"chunk_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"batch_tokens", CONFIG_COMMON | CONFIG_NODE},
     {"transport", CONFIG_COMMON | CONFIG_NODE},

@@ -1,6 +1,7 @@
 /* `baton status`, `baton drain` and `baton role`: an operator's view of a cluster, by the Cluster service.
  * Owner: the main thread. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +82,7 @@ static const struct config_schema status_schema = {
 };
 
 /* A table whose columns are as wide as their widest cell. Cells are a server's words: printed without control characters. */
-enum { COLUMNS = 11, CELL_BYTES = 64 };
+enum { COLUMNS = 13, CELL_BYTES = 64 };
 
 static void format_rate(uint64_t bytes_per_s, char *out, size_t out_bytes)
 {
@@ -109,6 +110,18 @@ static void format_links(const Baton__V1__NodeStatus *node, char out[CELL_BYTES]
         snprintf(out, CELL_BYTES, "%s to %s", slowest, fastest);
 }
 
+/* What holds a phase back, and how near its steps come to what the machine allows. */
+static void format_phase(const Baton__V1__PhaseStatus *phase, char out[CELL_BYTES])
+{
+    if (!phase)
+        snprintf(out, CELL_BYTES, "-");
+    else if (phase->limit > 0)
+        snprintf(out, CELL_BYTES, "%s (MFU %.0f %%, MBU %.0f %%)", phase->held_by,
+                 100 * (double)phase->mfu, 100 * (double)phase->mbu);
+    else
+        snprintf(out, CELL_BYTES, "%s", phase->held_by);
+}
+
 static void fill_row(const Baton__V1__NodeStatus *node, char cells[COLUMNS][CELL_BYTES])
 {
     snprintf(cells[0], CELL_BYTES, "%s", node->name);
@@ -122,8 +135,23 @@ static void fill_row(const Baton__V1__NodeStatus *node, char cells[COLUMNS][CELL
     snprintf(cells[6], CELL_BYTES, "%u", node->sequences_preempted);
     snprintf(cells[7], CELL_BYTES, "%s", node->transport);
     format_links(node, cells[8]);
-    snprintf(cells[9], CELL_BYTES, "%" PRIu64 " ms", node->heartbeat_age_ms);
-    snprintf(cells[10], CELL_BYTES, "%s", node->http);
+    format_phase(node->prefill, cells[9]);
+    format_phase(node->decode, cells[10]);
+    snprintf(cells[11], CELL_BYTES, "%" PRIu64 " ms", node->heartbeat_age_ms);
+    snprintf(cells[12], CELL_BYTES, "%s", node->http);
+}
+
+static __attribute__((format(printf, 1, 2))) void print_line(const char *format, ...)
+{
+    char line[COLUMNS * (CELL_BYTES + 2) + 2];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    for (char *at = line; *at; at++)
+        if ((unsigned char)*at < 0x20 || *at == 0x7f)
+            *at = '?';
+    printf("%s\n", line);
 }
 
 static void print_rows(char (*cells)[COLUMNS][CELL_BYTES], size_t rows)
@@ -141,18 +169,34 @@ static void print_rows(char (*cells)[COLUMNS][CELL_BYTES], size_t rows)
             used += (size_t)snprintf(line + used, sizeof line - used, "%-*s%s",
                                      c + 1 < COLUMNS ? (int)widths[c] : 0, cells[i][c],
                                      c + 1 < COLUMNS ? "  " : "");
-        for (char *at = line; *at; at++)
-            if ((unsigned char)*at < 0x20 || *at == 0x7f)
-                *at = '?';
-        printf("%s\n", line);
+        print_line("%s", line);
+    }
+}
+
+/* What helps next, for phases that had something to do; and who has become slow. */
+static void print_levers(const Baton__V1__ClusterStatus *status)
+{
+    for (size_t i = 0; i < status->n_nodes; i++) {
+        const Baton__V1__NodeStatus *node = status->nodes[i];
+        const struct {
+            const char *name;
+            const Baton__V1__PhaseStatus *phase;
+        } phases[] = {{"prefill", node->prefill}, {"decode", node->decode}};
+        for (int p = 0; p < 2; p++)
+            if (phases[p].phase && phases[p].phase->limit > 0)
+                print_line("%s: %s: %s; next: %s", node->name, phases[p].name,
+                           phases[p].phase->held_by, phases[p].phase->lever);
+        if (node->below_start_rate)
+            print_line("%s: runs at %.0f %% of the rate that it had after its start", node->name,
+                       100 * (double)node->start_rate);
     }
 }
 
 static int print_table(const Baton__V1__ClusterStatus *status)
 {
-    static const char *const heads[COLUMNS] = {"NODE",  "ROLE",      "STATE",     "WAIT/MOVE/RUN",
-                                               "PAGES", "CACHED",    "PREEMPTED", "TRANSPORT",
-                                               "LINKS", "HEARTBEAT", "HTTP"};
+    static const char *const heads[COLUMNS] = {
+        "NODE",      "ROLE",  "STATE",   "WAIT/MOVE/RUN", "PAGES",     "CACHED", "PREEMPTED",
+        "TRANSPORT", "LINKS", "PREFILL", "DECODE",        "HEARTBEAT", "HTTP"};
     char(*cells)[COLUMNS][CELL_BYTES] = calloc(status->n_nodes + 1, sizeof *cells);
     if (!cells) {
         client_complain("baton status", "out of memory");
@@ -171,6 +215,7 @@ static int print_table(const Baton__V1__ClusterStatus *status)
         print_rows(cells, status->n_nodes + 1);
     else
         printf("no nodes\n");
+    print_levers(status);
     free(cells);
     return EXIT_CODE_DONE;
 }

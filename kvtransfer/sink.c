@@ -685,6 +685,12 @@ bool kv_sink_block_verified(const struct kv_sink *sink, uint64_t transfer, uint1
     return true;
 }
 
+bool kv_sink_computed(const struct kv_sink *sink, uint64_t transfer)
+{
+    const struct sink_transfer *t = transfer_named(sink, transfer);
+    return t && t->at == KV_PROGRESS_SENDING;
+}
+
 unsigned kv_sink_live(const struct kv_sink *sink)
 {
     return sink->live;

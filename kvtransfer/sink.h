@@ -82,6 +82,8 @@ enum status kv_sink_find(struct kv_sink *sink, struct kv_id id, uint64_t *transf
 /* True when every piece of this block was wanted and is verified. */
 bool kv_sink_block_verified(const struct kv_sink *sink, uint64_t transfer, uint16_t group,
                             uint32_t block);
+/* P has said that all is computed: what is still missing is the link's. */
+bool kv_sink_computed(const struct kv_sink *sink, uint64_t transfer);
 
 /* Live and ending transfers. */
 unsigned kv_sink_live(const struct kv_sink *sink);

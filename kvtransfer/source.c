@@ -41,7 +41,7 @@ struct kv_source {
 
 /* --- small things --- */
 
-static struct source_transfer *transfer_named(struct kv_source *source, uint64_t name)
+static struct source_transfer *transfer_named(const struct kv_source *source, uint64_t name)
 {
     struct source_transfer *t = &source->transfers[name % source->options.transfers_max];
     return name && t->name == name && is_live(t) ? t : NULL;
@@ -674,6 +674,12 @@ enum status kv_source_find(struct kv_source *source, struct kv_id id, uint64_t *
         return STATUS_NOT_FOUND;
     *transfer_out = t->name;
     return STATUS_OK;
+}
+
+bool kv_source_sending(const struct kv_source *source, uint64_t transfer)
+{
+    const struct source_transfer *t = transfer_named(source, transfer);
+    return t && t->link && t->state == READY && pieces_pending(t);
 }
 
 unsigned kv_source_live(const struct kv_source *source)

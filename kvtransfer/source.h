@@ -104,6 +104,8 @@ enum status kv_source_renew(struct kv_source *source, const struct kv_key *key);
 enum status kv_source_end(struct kv_source *source, uint64_t transfer, enum status why);
 /* The live transfer of this id. NOT_FOUND: none. */
 enum status kv_source_find(struct kv_source *source, struct kv_id id, uint64_t *transfer_out);
+/* All is computed, and pieces that D asked for have not left. */
+bool kv_source_sending(const struct kv_source *source, uint64_t transfer);
 
 /* Live and draining transfers; pieces in flight. For gauges and tests of leaks. */
 unsigned kv_source_live(const struct kv_source *source);

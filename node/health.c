@@ -26,6 +26,15 @@ enum {
     GAUGES
 };
 
+/* Of each phase: what / 2, and the phase is what % 2. A gauge a verdict, from SHARE_VERDICT on. */
+enum {
+    SHARE_MFU,
+    SHARE_MBU,
+    SHARE_LIMIT,
+    SHARE_VERDICT,
+    SHARES = 2 * (SHARE_VERDICT + ROOFLINE_VERDICTS)
+};
+
 /* A counter of the links, as it was last seen. */
 struct mirror {
     struct metric *metric;
@@ -43,7 +52,7 @@ struct health {
     struct http_server *http;
     struct loop_timer timer;
     char grpc_address[300], http_address[300];
-    struct gauge gauges[GAUGES];
+    struct gauge gauges[GAUGES], shares[SHARES];
     struct mirror counters[COUNTERS], stale[KV_FRAME_TYPE_COUNT];
 };
 
@@ -122,6 +131,100 @@ static double prompt_rate_gauge(void *context)
 {
     struct health *health = context;
     return health->node ? health->node->steps.prompt_tokens_per_s : 0;
+}
+
+/* Shares of what the machine allows: 0 where that is not known. */
+static double share_gauge(void *context)
+{
+    struct gauge *gauge = context;
+    const struct node *node = gauge->health->node;
+    if (!node || !node->meter.known)
+        return 0;
+    enum roofline_phase phase = gauge->what % 2 ? ROOFLINE_DECODE : ROOFLINE_PREFILL;
+    struct roofline_report report = roofline_report(&node->meter.window, phase);
+    switch (gauge->what / 2) {
+    case SHARE_MFU:
+        return report.mfu;
+    case SHARE_MBU:
+        return report.mbu;
+    case SHARE_LIMIT:
+        return report.efficiency;
+    default:
+        return (int)report.verdict == gauge->what / 2 - SHARE_VERDICT;
+    }
+}
+
+static double start_rate_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node ? roofline_rate_share(&health->node->meter.rate) : 0;
+}
+
+static double below_start_rate_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node && health->node->meter.rate.slow;
+}
+
+static double peak_read_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node ? health->node->meter.limits.peaks.bytes : 0;
+}
+
+static double peak_layers_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node ? health->node->meter.limits.peaks.layer_ops : 0;
+}
+
+static double peak_attention_gauge(void *context)
+{
+    struct health *health = context;
+    return health->node ? health->node->meter.limits.peaks.attention_ops : 0;
+}
+
+static void shares_declare(struct health *health)
+{
+    static const struct {
+        const char *name, *help;
+    } rows[] = {
+        [SHARE_MFU] = {"baton_mfu",
+                       "Share of the machine's own arithmetic that steps reach, lately"},
+        [SHARE_MBU] = {"baton_mbu",
+                       "Share of the machine's own read bandwidth that steps reach, lately"},
+        [SHARE_LIMIT] = {"baton_limit_share",
+                         "Share of what the machine would allow such steps at best, lately"},
+        [SHARE_VERDICT] = {"baton_held_by", "1: this is what holds the phase back, lately"},
+    };
+    struct metrics *m = health->metrics;
+    for (int i = 0; i < SHARES; i++) {
+        int what = i / 2 < SHARE_VERDICT ? i / 2 : SHARE_VERDICT;
+        const char *phase = i % 2 ? "decode" : "prefill";
+        health->shares[i] = (struct gauge){health, i};
+        if (what < SHARE_VERDICT)
+            metrics_gauge_callback(m, rows[what].name, rows[what].help, share_gauge,
+                                   &health->shares[i], "phase", phase, NULL);
+        else
+            metrics_gauge_callback(
+                m, rows[what].name, rows[what].help, share_gauge, &health->shares[i], "phase",
+                phase, "by", roofline_verdict_name((enum roofline_verdict)(i / 2 - SHARE_VERDICT)),
+                NULL);
+    }
+    metrics_gauge_callback(
+        m, "baton_start_rate",
+        "How fast this node is beside its own rate after its start; 0: not known", start_rate_gauge,
+        health, NULL);
+    metrics_gauge_callback(m, "baton_below_start_rate", "1: below 80 % of it, for some time",
+                           below_start_rate_gauge, health, NULL);
+    metrics_gauge_callback(m, "baton_peak_read_bytes_per_second",
+                           "What this machine reads at best, by measurement", peak_read_gauge,
+                           health, NULL);
+    const char *peak = "baton_peak_operations_per_second";
+    const char *peak_help = "What this machine computes at best, by measurement";
+    metrics_gauge_callback(m, peak, peak_help, peak_layers_gauge, health, "of", "layers", NULL);
+    metrics_gauge_callback(m, peak, peak_help, peak_attention_gauge, health, "of", "attention",
+                           NULL);
 }
 
 static double registered_gauge(void *context)
@@ -223,6 +326,7 @@ static void gauges_declare(struct health *health)
                            cancel_gauge, health, NULL);
     metrics_gauge_callback(m, "baton_prompt_tokens_per_second", "Measured speed of prompts",
                            prompt_rate_gauge, health, NULL);
+    shares_declare(health);
     metrics_gauge_callback(m, "baton_registered", "1: the router has this node", registered_gauge,
                            health, NULL);
     for (int i = 0; i < COUNTERS; i++)

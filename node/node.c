@@ -26,6 +26,30 @@ uint64_t node_stale_frames(const struct node *node)
     return total;
 }
 
+static uint32_t permille(double share)
+{
+    return share > 0 ? share < 1e6 ? (uint32_t)(1000 * share + 0.5) : UINT32_MAX : 0;
+}
+
+/* How near to the machine's limits; all zero when these are not known. */
+static void load_shares(const struct meter *meter, Baton__Node__V1__Load *load)
+{
+    if (!meter->known)
+        return;
+    struct roofline_report prefill = roofline_report(&meter->window, ROOFLINE_PREFILL);
+    struct roofline_report decode = roofline_report(&meter->window, ROOFLINE_DECODE);
+    load->prefill_held_by = (Baton__Node__V1__HeldBy)(prefill.verdict + 1);
+    load->prefill_mfu_permille = permille(prefill.mfu);
+    load->prefill_mbu_permille = permille(prefill.mbu);
+    load->prefill_limit_permille = permille(prefill.efficiency);
+    load->decode_held_by = (Baton__Node__V1__HeldBy)(decode.verdict + 1);
+    load->decode_mfu_permille = permille(decode.mfu);
+    load->decode_mbu_permille = permille(decode.mbu);
+    load->decode_limit_permille = permille(decode.efficiency);
+    load->start_rate_permille = permille(roofline_rate_share(&meter->rate));
+    load->below_start_rate = meter->rate.slow;
+}
+
 void node_load(const struct node *node, Baton__Node__V1__Load *load)
 {
     const struct pool *pool = &node->pool;
@@ -64,6 +88,7 @@ void node_load(const struct node *node, Baton__Node__V1__Load *load)
                               node->preempt.checksum_failures + node->cache.bad_pages;
     load->stale_frames = node_stale_frames(node);
     load->layers_finished = progress.layers_finished;
+    load_shares(&node->meter, load);
 }
 
 bool node_serving(const struct node *node, struct buf *reason)
@@ -123,6 +148,7 @@ void node_shape(const struct node *node, uint32_t blocks, struct kv_shape *shape
 static bool guard_run(void *context)
 {
     struct node *node = context;
+    meter_wake(node);
     registration_check(node->registration);
     return false;
 }
@@ -149,6 +175,7 @@ static bool submit_run(void *context)
     step_submit(node);
     cache_tell(node);
     outbox_flush(&node->outbox);
+    meter_sleep(node);
     return false;
 }
 
@@ -164,6 +191,7 @@ static void tick_due(void *context)
     loop_timer_set(&node->tick, now_ns + tick_ns);
     peers_tick(node->peers, now_ns);
     fetch_tick(node, now_ns);
+    meter_tick(node, now_ns);
     for (uint32_t i = 0; i < node->table.count; i++) {
         struct work *work = &node->table.works[i];
         if (work_live(work) && now_ns >= work->deadline_ns)
@@ -439,6 +467,7 @@ enum status node_create(const struct node_parts *parts, struct node **node_out, 
     node->legs[WORK_LEG_DECODE] = parts->decode;
     snprintf(node->name, sizeof node->name, "%s", parts->name);
     metrics_declare(node);
+    meter_init(node, parts->limits);
     loop_timer_init(node->loop, &node->tick, tick_due, node);
     loop_hook_add(node->loop, &node->guard, LOOP_RECEIVE, guard_run, node);
     enum status status = parts_make(impl, err);

@@ -28,6 +28,7 @@
 #include "node/cache.h"
 #include "node/copies.h"
 #include "node/fetch.h"
+#include "node/meter.h"
 #include "node/options.h"
 #include "node/outbox.h"
 #include "node/peers.h"
@@ -91,6 +92,7 @@ struct node {
     struct cache cache;
     struct copies copies;
     struct step_loop steps;
+    struct meter meter;
     struct preempt preempt;
     struct pages_refused refused_pages; /* hold.c */
     struct kv_links *links;
@@ -132,6 +134,8 @@ struct node_parts {
     const struct node_options *options;
     struct model_file *model; /* stays the caller's, as do all parts */
     struct engine *engine;
+    const struct engine_limits
+        *limits; /* copied; NULL: not known, and nothing is held against them */
     struct loop_waker *
         engine_waker; /* woken by compute threads: lives until engine_destroy; its callback need do nothing */
     struct metrics *metrics;

@@ -156,6 +156,15 @@ static struct config_option table[] = {
      .help = "auto: weights and KV lie near the compute threads' processors, spread where those "
              "are on several "
              "memory nodes; off: wherever the system puts them"},
+    {.key = "peaks",
+     .type = CONFIG_STRING,
+     FIELD(peaks),
+     .initial = "auto",
+     .argument = "auto|off|PATH",
+     .sections = CONFIG_COMMON | CONFIG_NODE,
+     .help = "the file that keeps what this machine reaches at best, measured at the first starts; "
+             "auto: "
+             "baton/peaks in the cache folder; off: not measured, no MFU, MBU and verdicts"},
     {.key = "chunk_tokens",
      .type = CONFIG_INT,
      FIELD(chunk_tokens),

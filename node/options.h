@@ -24,6 +24,7 @@ struct node_options {
     const char *isa;
     const char *cpus;
     int numa; /* 0: auto, 1: off */
+    const char *peaks; /* "auto", "off", or a file: engine/limits.h */
     int64_t page_tokens, kv_pages, layer_run, context_tokens, threads, wire_max;
     uint64_t kv_memory; /* bytes; counts when kv_pages is 0 */
     int64_t chunk_tokens, batch_tokens, sequences_max, steps_in_flight;

@@ -35,6 +35,8 @@ struct program {
     struct loop_waker loaded, engine_waker;
     struct model_file *model;
     struct engine *engine;
+    struct engine_limits limits;
+    bool limits_known;
     struct err load_err;
     enum status load_status;
 };
@@ -48,6 +50,29 @@ static int fail(struct program *program, const struct err *err)
 }
 
 /* --- loading --- */
+
+/* Before the engine is there: who measures wants all of its threads. A node works without. */
+static void limits_load(struct program *program, const struct engine_options *options)
+{
+    char path[4096];
+    const char *file = program->options.peaks;
+    struct kern_peaks peaks;
+    struct err err = ERR_INIT;
+    bool measured;
+    if (!strcmp(file, "off"))
+        return;
+    if (!strcmp(file, "auto"))
+        file = engine_peaks_file(path, sizeof path) ? path : NULL;
+    if (engine_peaks(options, file, &peaks, &measured, &err) ||
+        engine_limits(options, program->model, &peaks, &program->limits, &err)) {
+        log_warn("what this machine allows is not known: %s", err.message);
+        return;
+    }
+    program->limits_known = true;
+    log_info("this machine: layers %.0f GOP/s, attention %.0f GOP/s, reading %.1f GB/s (%s)",
+             program->limits.peaks.layer_ops / 1e9, program->limits.peaks.attention_ops / 1e9,
+             program->limits.peaks.bytes / 1e9, measured ? "measured now" : "measured before");
+}
 
 static void *loader_run(void *context)
 {
@@ -71,6 +96,7 @@ static void *loader_run(void *context)
             .rows_max = (uint32_t)o->batch_tokens,
             .seqs_max = (uint32_t)o->sequences_max,
         };
+        limits_load(program, &options);
         program->load_status =
             engine_create(&options, program->model, &program->engine, &program->load_err);
     }
@@ -125,6 +151,7 @@ static enum status node_begin(struct program *program, struct err *err)
         .options = &program->options,
         .model = program->model,
         .engine = program->engine,
+        .limits = program->limits_known ? &program->limits : NULL,
         .engine_waker = &program->engine_waker,
         .metrics = program->metrics,
         .prefill = program->of->prefill,

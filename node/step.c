@@ -189,6 +189,9 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         record->prompt_rows += rows;
     else
         record->decode_rows += rows;
+    record->asks.samples += sampled;
+    record->asks.pairs += roofline_pairs(work->rows_submitted, rows);
+    record->asks.positions += end;
     work->rows_submitted = end;
     work->steps_outstanding++;
     if (sampled) {
@@ -222,6 +225,7 @@ static bool step_submit_one(struct node *node)
     assert(!record->step);
     record->step = step;
     record->part_count = record->prompt_rows = record->decode_rows = 0;
+    record->asks = (struct roofline_step){0};
     for (uint32_t i = 0; i < share_count; i++) {
         if (i + AHEAD < share_count) {
             const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
@@ -234,6 +238,8 @@ static bool step_submit_one(struct node *node)
         record->step = NULL;
         return false;
     }
+    record->asks.prompt_rows = record->prompt_rows;
+    record->asks.decode_rows = record->decode_rows;
     engine_step_cookie_set(step, record);
     metric_add(node->counted.steps, 1);
     metric_add(node->counted.rows, engine_step_rows(step));
@@ -378,6 +384,7 @@ static void step_done(struct node *node, struct step_record *record)
     uint32_t token_count = 0;
     engine_step_times(record->step, &begin_ns, &end_ns);
     record->took_ns = end_ns - begin_ns;
+    meter_step(node, record, begin_ns, end_ns);
     publish_ahead(node, record);
     for (uint32_t i = 0; i < record->part_count; i++) {
         struct step_part *part = &record->parts[i];

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "sched/batch.h"
+#include "sched/roofline.h"
 
 struct node;
 struct work;
@@ -32,7 +33,8 @@ struct step_record {
     struct engine_step *step; /* NULL: not in use */
     struct step_part *parts;  /* [sequences_max] */
     uint32_t part_count, prompt_rows, decode_rows;
-    uint64_t took_ns; /* once it has ended */
+    struct roofline_step asks; /* of the machine */
+    uint64_t took_ns;          /* once it has ended */
 };
 
 struct step_loop {

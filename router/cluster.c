@@ -6,6 +6,7 @@
 
 #include "proto/baton/v1/baton.pb-c.h"
 #include "proto/wire.h"
+#include "sched/roofline.h"
 
 static const uint64_t cover_grace_ns = 2500 * NS_PER_MS;
 
@@ -27,6 +28,7 @@ struct status_room {
     Baton__V1__NodeStatus node;
     Baton__V1__LinkStatus links[LINKS_SHOWN_MAX], *list[LINKS_SHOWN_MAX];
     size_t count;
+    Baton__V1__PhaseStatus prefill, decode;
 };
 
 /* The slowest measured links of a node, the slowest first. */
@@ -54,6 +56,20 @@ static void fill_links(const struct registry *registry, const struct node *node,
     }
     for (size_t i = 0; i < room->count; i++)
         room->list[i] = &room->links[i];
+}
+
+/* A node's word for what holds it back may be of a later version than ours: then it is unknown. */
+static void fill_phase(enum roofline_phase phase, int held_by, uint32_t mfu, uint32_t mbu,
+                       uint32_t limit, Baton__V1__PhaseStatus *to)
+{
+    bool known = held_by > 0 && held_by <= ROOFLINE_VERDICTS;
+    enum roofline_verdict verdict = known ? (enum roofline_verdict)(held_by - 1) : ROOFLINE_IDLE;
+    baton__v1__phase_status__init(to);
+    to->held_by = (char *)(known ? roofline_verdict_name(verdict) : "unknown");
+    to->lever = (char *)(known ? roofline_lever(phase, verdict) : "");
+    to->mfu = (float)mfu / 1000;
+    to->mbu = (float)mbu / 1000;
+    to->limit = (float)limit / 1000;
 }
 
 static void fill_status(const struct registry *registry, const struct node *node,
@@ -89,6 +105,16 @@ static void fill_status(const struct registry *registry, const struct node *node
     to->checksum_failures = load->checksum_failures;
     to->prefill_tokens_per_s = load->prefill_tokens_per_s;
     to->decode_step_us = load->decode_step_us;
+    fill_phase(ROOFLINE_PREFILL, load->prefill_held_by, load->prefill_mfu_permille,
+               load->prefill_mbu_permille, load->prefill_limit_permille, &room->prefill);
+    fill_phase(ROOFLINE_DECODE, load->decode_held_by, load->decode_mfu_permille,
+               load->decode_mbu_permille, load->decode_limit_permille, &room->decode);
+    if (load->prefill_held_by)
+        to->prefill = &room->prefill;
+    if (load->decode_held_by)
+        to->decode = &room->decode;
+    to->start_rate = (float)load->start_rate_permille / 1000;
+    to->below_start_rate = load->below_start_rate;
     fill_links(registry, node, room);
     to->links = room->list;
     to->n_links = room->count;

@@ -371,6 +371,7 @@ static void node_make(struct fixture *fixture, int i, const struct fixture_optio
         .options = &fixture->options[i],
         .model = fixture->model,
         .engine = fixture->engines[i],
+        .limits = o->limits,
         .engine_waker = &fixture->wakers[i],
         .metrics = fixture->metrics[i],
         .prefill = &prefill_leg,

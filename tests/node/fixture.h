@@ -92,6 +92,7 @@ struct fixture_options {
     uint32_t swap_pages, preempt_every, gap_ms;
     uint32_t kv_pages_of[FIXTURE_NODES]; /* 0: kv_pages */
     uint32_t grace_ms;                   /* 0: 5 s */
+    const struct engine_limits *limits;  /* that nodes believe their machine to have; NULL: none */
     bool ucx;                            /* KV goes through UCX, not from memory to memory */
     uint32_t
         stop_after_ms; /* a node stops when the router is silent for so long; 0: 10 s, for slow machines */

@@ -582,6 +582,11 @@ bool fake_engine_one(struct engine *engine, bool copies)
     return true;
 }
 
+void fake_engine_speed(struct engine *engine, uint64_t layer_ns)
+{
+    engine->options.layer_ns = layer_ns;
+}
+
 void fake_engine_shift(struct engine *engine, uint64_t by_ns)
 {
     if (engine->layer_end_ns != DEADLINE_NONE)

@@ -37,6 +37,8 @@ uint64_t fake_engine_next_step_ns(const struct engine *engine);
 uint64_t fake_engine_next_copy_ns(const struct engine *engine);
 /* The next thing that would end, now. False: nothing runs. `copies`: of copies, else of steps. */
 bool fake_engine_one(struct engine *engine, bool copies);
+/* From the next layer on, each takes so long before its rows are counted. */
+void fake_engine_speed(struct engine *engine, uint64_t layer_ns);
 /* The process stood still for so long. */
 void fake_engine_shift(struct engine *engine, uint64_t by_ns);
 /* Flips one bit of a page that holds checksummed bytes. False: the piece has no checksum. */

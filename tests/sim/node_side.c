@@ -103,6 +103,7 @@ struct node_side *node_side_create(const struct node_side_options *options)
         .options = &side->options,
         .model = &model,
         .engine = side->engine,
+        .limits = options->limits,
         .engine_waker = &side->waker,
         .metrics = side->metrics,
         .prefill = &prefill_leg,
@@ -454,6 +455,17 @@ void node_side_print(const struct node_side *side)
                work->steps_outstanding, work->copies, work->fetch.live ? " fetches" : "",
                work->serve.live ? " serves" : "", work->first_known ? " first" : "");
     }
+}
+
+struct roofline_report node_side_report(const struct node_side *side, enum roofline_phase phase)
+{
+    return roofline_report(&side->node->meter.window, phase);
+}
+
+bool node_side_slow(const struct node_side *side, double *share_out)
+{
+    *share_out = roofline_rate_share(&side->node->meter.rate);
+    return side->node->meter.rate.slow;
 }
 
 const struct node *node_side_node(const struct node_side *side)

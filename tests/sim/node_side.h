@@ -3,6 +3,7 @@
 #ifndef BATON_TESTS_SIM_NODE_SIDE_H
 #define BATON_TESTS_SIM_NODE_SIDE_H
 
+#include "engine/limits.h"
 #include "kvtransfer/memory.h"
 #include "tests/sim/fake_engine.h"
 #include "tests/sim/net.h"
@@ -22,6 +23,7 @@ struct node_side_options {
     int reserve, preempt; /* as node/options.h has them */
     uint32_t swap_pages, preempt_every, gap_ms;
     struct fake_options engine;
+    const struct engine_limits *limits; /* that the node believes its machine to have; NULL: none */
     bool
         check_always; /* after each turn, also after those in which no work and no page has moved */
 };
@@ -61,6 +63,9 @@ struct node_counts {
 };
 void node_side_counts(const struct node_side *node, struct node_counts *counts_out);
 void node_side_print(const struct node_side *node);
+struct roofline_report node_side_report(const struct node_side *node, enum roofline_phase phase);
+/* It runs below its own rate; *share_out: at which share of it. */
+bool node_side_slow(const struct node_side *node, double *share_out);
 const struct node *node_side_node(const struct node_side *node);
 
 #endif
