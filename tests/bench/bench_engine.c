@@ -24,6 +24,7 @@
 #include "model/model.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/subject.h"
+#include "tests/bench/terms.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
 enum { DECODE_AT = 32, PEERS_MAX = 64 };
@@ -125,6 +126,68 @@ static struct bench_record with_verdict(struct bench_record record, enum rooflin
     record.mfu = report.mfu;
     record.mbu = report.mbu;
     return record;
+}
+
+/* What of a step one operation is, at the machine's peaks; seconds, 0 for those that are held against nothing. */
+static double term_least(const struct subject *subject, const struct limits *limits, enum term term,
+                         uint32_t seqs, uint32_t rows)
+{
+    uint64_t pairs = rows > 1 ? roofline_pairs(0, rows) : (uint64_t)seqs * (DECODE_AT + 1);
+    struct roofline_cost none = cost_of(subject, limits, (struct roofline_step){0});
+    struct roofline_cost cost = none;
+    if (term == TERM_LINEAR)
+        return roofline_least(
+            cost_of(subject, limits, (struct roofline_step){.prompt_rows = seqs * rows}));
+    if (term == TERM_HEAD)
+        cost = cost_of(subject, limits, (struct roofline_step){.samples = seqs});
+    if (term == TERM_ATTENTION)
+        cost = cost_of(subject, limits, (struct roofline_step){.pairs = pairs, .positions = pairs});
+    cost.weights -= none.weights;
+    if (rows > 1)
+        cost.kv = 0; /* a prompt's own, just written */
+    return term == TERM_HEAD || term == TERM_ATTENTION ? roofline_least(cost) : 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The step's time by operation, each the median of some steps. */
+static void bench_terms(struct report *report, struct subject *subject, const char *name,
+                        uint32_t seqs, uint32_t rows)
+{
+    enum { STEPS = 25 };
+    static double seconds[TERM_COUNT][STEPS], one[TERM_COUNT];
+    size_t count = 0;
+    double total = 0, start = bench_now();
+    while (count < 5 || (count < STEPS && bench_now() - start < report->limits.seconds)) {
+        terms_begin();
+        subject_step(subject, seqs, rows, rows > 1 ? 0 : DECODE_AT);
+        terms_end(one);
+        for (int i = 0; i < TERM_COUNT; i++)
+            seconds[i][count] = one[i];
+        count++;
+    }
+    for (int i = 0; i < TERM_COUNT; i++) {
+        qsort(seconds[i], count, sizeof **seconds, compare);
+        one[i] = seconds[i][count / 2];
+        total += one[i];
+    }
+    for (int i = 0; i < TERM_COUNT; i++) {
+        char id[64], unit[32];
+        double least = term_least(subject, &report->limits, (enum term)i, seqs, rows);
+        snprintf(id, sizeof id, "%s.%s", name, term_name((enum term)i));
+        snprintf(unit, sizeof unit, "ms %.1f %%", 100 * one[i] / total);
+        if (one[i] > 0)
+            add(report, subject, id,
+                (struct bench_record){.value = one[i] * 1e3,
+                                      .unit = unit,
+                                      .limit_name = least > 0 ? "at the machine's peak" : NULL,
+                                      .limit = least * 1e3,
+                                      .lower_is_better = true});
+    }
 }
 
 static void bench_prefill(struct report *report, struct subject *subject)
@@ -298,6 +361,11 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     bench_decode(report, &subject, "decode1", 1);
     bench_decode(report, &subject, "decode16", 16);
     bench_decode(report, &subject, "decode32", 32);
+    if (threads == 1) {
+        bench_terms(report, &subject, "prefill512", 1, SUBJECT_PROMPT);
+        bench_terms(report, &subject, "decode1", 1, 1);
+        bench_terms(report, &subject, "decode32", 32, 1);
+    }
     engine_destroy(subject.engine);
     if (model->config.context_tokens > SUBJECT_LONG) {
         double f16 = bench_attention(report, model, threads, KERN_KV_F16, 0);
@@ -309,7 +377,35 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     options.kv_type = KERN_KV_F32;
     subject_open(&subject, model, options);
     bench_prefill(report, &subject);
+    bench_terms(report, &subject, "prefill512", 1, SUBJECT_PROMPT);
     engine_destroy(subject.engine);
+}
+
+/* From the file's name to the first token of a prompt of 32, the file in the system's memory. */
+static void bench_load(struct report *report, const char *path)
+{
+    struct err err = ERR_INIT;
+    struct model_file *model;
+    struct engine_options options = {.threads = 1,
+                                     .compute = KERN_COMPUTE_INT8,
+                                     .kv_type = KERN_KV_F16,
+                                     .page_tokens = SUBJECT_PAGE_TOKENS,
+                                     .kv_pages = SUBJECT_SEQ_PAGES,
+                                     .rows_max = SUBJECT_PROMPT,
+                                     .seqs_max = SUBJECT_SEQS_MAX};
+    static struct subject subject;
+    double start = bench_now();
+    if (model_open(path, &model, &err) != STATUS_OK)
+        die(err.message);
+    subject_open(&subject, model, options);
+    subject_step(&subject, 1, 32, 0);
+    bench_add(&report->bench, &(struct bench_record){.id = "load_to_first_token",
+                                                     .value = bench_now() - start,
+                                                     .unit = "s",
+                                                     .lower_is_better = true,
+                                                     BENCH_LIMIT("allowed", 1)});
+    engine_destroy(subject.engine);
+    model_close(model);
 }
 
 static void peers_read(struct report *report, const char *path)
@@ -341,6 +437,7 @@ int main(int argc, char **argv)
         die(err.message);
     if (cpu_isa_detect() == CPU_ISA_PLAIN)
         die("this CPU has no AVX2: there is nothing to measure against");
+    bench_load(&report, argv[next]);
     bench_threads(&report, model, 1);
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     if (cpus > 1)

@@ -1,0 +1,131 @@
+/* See terms.h. An operation's real push is asked for in between: whatever is pushed then gets that operation's clock. */
+#include "tests/bench/terms.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cpu/device.h"
+
+/* The stream thread's own time, so that a figure does not depend on who else wants the core. */
+static double thread_seconds(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+typedef void run_function(struct kern_stream *stream, const void *arguments);
+
+static run_function *real[TERM_COUNT]; /* what the operation pushes */
+static double spent[TERM_COUNT];
+static enum term pushing = TERM_COUNT;
+
+const char *term_name(enum term term)
+{
+    static const char *const names[TERM_COUNT] = {"embed",     "norm",      "linear",   "rope_kv",
+                                                  "attention", "acts_from", "silu_mul", "kv_sums",
+                                                  "head",      "sample"};
+    return names[term];
+}
+
+void terms_begin(void)
+{
+    memset(spent, 0, sizeof spent);
+}
+
+void terms_end(double *seconds)
+{
+    for (int i = 0; i < TERM_COUNT; i++)
+        seconds[i] = spent[i];
+}
+
+#define TIMED(term)                                                             \
+    static void timed_##term(struct kern_stream *stream, const void *arguments) \
+    {                                                                           \
+        double begin = thread_seconds();                                        \
+        real[term](stream, arguments);                                          \
+        spent[term] += thread_seconds() - begin;                                \
+    }
+TIMED(TERM_EMBED)
+TIMED(TERM_NORM)
+TIMED(TERM_LINEAR)
+TIMED(TERM_ROPE_KV)
+TIMED(TERM_ATTENTION)
+TIMED(TERM_ACTS_FROM)
+TIMED(TERM_SILU_MUL)
+TIMED(TERM_KV_SUMS)
+TIMED(TERM_HEAD)
+TIMED(TERM_SAMPLE)
+
+static run_function *const timed[TERM_COUNT] = {
+    timed_TERM_EMBED,     timed_TERM_NORM,      timed_TERM_LINEAR,   timed_TERM_ROPE_KV,
+    timed_TERM_ATTENTION, timed_TERM_ACTS_FROM, timed_TERM_SILU_MUL, timed_TERM_KV_SUMS,
+    timed_TERM_HEAD,      timed_TERM_SAMPLE};
+
+/* --- the linker sends calls of X to __wrap_X, and those of __real_X to X --- */
+
+#define WRAPPED(name, parameters, arguments, term) \
+    void __real_##name parameters;                 \
+    void __wrap_##name parameters;                 \
+    void __wrap_##name parameters                  \
+    {                                              \
+        pushing = (term);                          \
+        __real_##name arguments;                   \
+        pushing = TERM_COUNT;                      \
+    }
+
+void __real_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
+                            size_t bytes);
+void __wrap_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
+                            size_t bytes);
+void __wrap_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
+                            size_t bytes)
+{
+    if (pushing < TERM_COUNT) {
+        real[pushing] = run;
+        run = timed[pushing];
+    }
+    __real_cpu_stream_push(stream, run, arguments, bytes);
+}
+
+WRAPPED(cpu_op_embed,
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_weights *weights,
+         struct kern_buffer *x),
+        (stream, step, weights, x), TERM_EMBED)
+WRAPPED(cpu_op_norm,
+        (struct kern_stream * stream, struct kern_step *step, enum kern_rows rows,
+         const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
+         struct kern_acts *acts),
+        (stream, step, rows, x, weight, eps, acts), TERM_NORM)
+WRAPPED(cpu_op_linear,
+        (struct kern_stream * stream, struct kern_step *step, enum kern_rows rows,
+         const struct kern_weights *weights, const struct kern_acts *acts, bool accumulate,
+         struct kern_buffer *out),
+        (stream, step, rows, weights, acts, accumulate, out),
+        rows == KERN_ROWS_ALL ? TERM_LINEAR : TERM_HEAD)
+WRAPPED(cpu_op_rope_kv,
+        (struct kern_stream * stream, struct kern_step *step,
+         const struct kern_attention_desc *desc, const struct kern_rope *rope,
+         struct kern_buffer *q, struct kern_buffer *k, struct kern_buffer *v, struct kern_kv *kv),
+        (stream, step, desc, rope, q, k, v, kv), TERM_ROPE_KV)
+WRAPPED(cpu_op_attention,
+        (struct kern_stream * stream, struct kern_step *step,
+         const struct kern_attention_desc *desc, const struct kern_buffer *q,
+         const struct kern_kv *kv, struct kern_buffer *out),
+        (stream, step, desc, q, kv, out), TERM_ATTENTION)
+WRAPPED(cpu_op_acts_from,
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_buffer *in,
+         struct kern_acts *acts),
+        (stream, step, in, acts), TERM_ACTS_FROM)
+WRAPPED(cpu_op_silu_mul,
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_buffer *gate,
+         const struct kern_buffer *up, struct kern_acts *acts),
+        (stream, step, gate, up, acts), TERM_SILU_MUL)
+WRAPPED(cpu_op_kv_sums,
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_kv *kv,
+         uint32_t run, uint32_t layer_begin, uint32_t layer_end),
+        (stream, step, kv, run, layer_begin, layer_end), TERM_KV_SUMS)
+WRAPPED(cpu_op_sample,
+        (struct kern_stream * stream, struct kern_step *step, struct kern_buffer *logits,
+         uint32_t vocab),
+        (stream, step, logits, vocab), TERM_SAMPLE)
