@@ -280,18 +280,21 @@ static bool holds_three(struct fixture *fixture, void *context)
 TEST(node, the_older_request_gets_the_pages)
 {
     struct fixture *fixture = fixture_start(&(struct fixture_options){.nodes = 1, .kv_pages = 20});
-    prompt_make(9);
-    for (int i = 0; i < 3; i++) { /* 3 x 6 pages, held for nobody */
+    for (int i = 0; i < 3;
+         i++) { /* 3 x 6 pages, held for nobody; each its own, none found in the cache */
+        prompt_make(9 + (uint32_t)i);
         struct assign assign = local(0, 10 + i, 96, ANSWER);
         assign.leg = LEG_PREFILL;
         fixture_assign(fixture, &assign);
     }
     fixture_until(fixture, holds_three, NULL, "three prompts to be computed");
     CHECK_INT(pool_count(&fixture->nodes[0]->pool, POOL_USED), 18);
+    prompt_make(12);
     struct assign young = local(0, 50, 96, ANSWER);
     fixture_assign(fixture, &young); /* the youngest of all: waits */
     fixture_turn(fixture, 100 * NS_PER_MS);
     CHECK_INT(fixture->heard[0][50].count, 0);
+    prompt_make(13);
     struct assign old = local(0, 5, 96, ANSWER); /* 8 pages: 2 are free */
     fixture_assign(fixture, &old);
     fixture_wait_ended(fixture, 0, 5);
@@ -307,6 +310,12 @@ TEST(node, the_older_request_gets_the_pages)
     fixture_stop(fixture);
 }
 
+static bool reserves_sixteen(struct fixture *fixture, void *context)
+{
+    (void)context;
+    return pool_count(&fixture->nodes[1]->pool, POOL_RESERVED) == 16;
+}
+
 /* The same on a decode node: a reservation that receives nothing yet gives way, the youngest first. */
 TEST(node, the_older_request_gets_reserved_pages)
 {
@@ -319,8 +328,7 @@ TEST(node, the_older_request_gets_reserved_pages)
         assign.source_number = 100 + (uint64_t)i;
         fixture_assign(fixture, &assign);
     }
-    fixture_turn(fixture, 50 * NS_PER_MS);
-    CHECK_INT(pool_count(&fixture->nodes[1]->pool, POOL_RESERVED), 16);
+    fixture_until(fixture, reserves_sixteen, NULL, "two to have their pages");
     struct assign old = local(1, 5, 96, ANSWER);
     fixture_assign(fixture, &old);
     fixture_wait_ended(fixture, 1, 5);
@@ -355,7 +363,8 @@ TEST(node, work_dies_with_its_stream)
     fixture_check_rest(fixture);
     CHECK_INT(fixture->heard[0][1].finish, 0);
     CHECK_INT(fixture->heard[0][1].reports[REPORT(ENDED)], 0); /* nobody is left to be told */
-    /* the router falls silent: the node stops by itself, 1 s after the last answered heartbeat was sent (2 s in service) */
+    /* the router falls silent: the node stops by itself, 1 s after the last answered heartbeat was sent (2 s in service); that was a
+     * quarter of a second ago, or longer on a busy machine */
     assign = local(0, 2, 1000, 400);
     fixture_turn(fixture, 100 * NS_PER_MS);
     fixture_assign(fixture, &assign);
@@ -365,7 +374,7 @@ TEST(node, work_dies_with_its_stream)
     while (fixture->nodes[0]->registration && registration_up(fixture->nodes[0]->registration))
         fixture_turn(fixture, NS_PER_MS);
     uint64_t took_ns = clock_now_ns() - muted_ns;
-    CHECK_MSG(took_ns > 800 * NS_PER_MS && took_ns < 1200 * NS_PER_MS, "stopped after %.3f s",
+    CHECK_MSG(took_ns > 500 * NS_PER_MS && took_ns < 5 * NS_PER_S, "stopped after %.3f s",
               (double)took_ns / 1e9);
     fixture->streams[0].mute = false;
     fixture_until(fixture, registered_again, &wanted, "a third registration");
@@ -446,6 +455,12 @@ static bool holds_nothing(struct fixture *fixture, void *context)
     return !pool_count(pool, POOL_USED) && !pool_count(pool, POOL_RESERVED);
 }
 
+static bool has_settled(struct fixture *fixture, void *context)
+{
+    const struct heard *heard = &fixture->heard[1][*(int *)context];
+    return heard->reports[REPORT(COMPLETE)] + heard->reports[REPORT(INCOMPLETE)] == 1;
+}
+
 /* P dies after its last piece, before FIRST: the router's copy of the token is enough for D to go on alone. */
 TEST(node, decode_goes_on_when_prefill_dies_after_the_pages)
 {
@@ -470,7 +485,8 @@ TEST(node, decode_goes_on_when_prefill_dies_after_the_pages)
     CHECK_INT(heard->count, ANSWER);
     for (uint32_t i = 0; i < ANSWER; i++)
         CHECK_INT(heard->tokens[i], fixture->heard[2][1].tokens[i]);
-    CHECK_INT(heard->reports[REPORT(COMPLETE)] + heard->reports[REPORT(INCOMPLETE)], 1);
+    /* its answer may be over before it is asked */
+    fixture_until(fixture, has_settled, &attempt, "an answer to the settling");
     /* what P's dead transport still holds may never drain: then its pages are nobody's, and the attempt ends all the same */
     fixture_end(fixture, 0, attempt);
     fixture_wait_ended(fixture, 0, attempt);
