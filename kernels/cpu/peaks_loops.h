@@ -1,5 +1,5 @@
-/* The loops behind peaks.c: fixed instruction sequences, so that no compiler's spill can flatter a share. Each x86 loop is inline
- * assembly (peaks_x86.c, from AVX2 on); where there is none, plain C as the kernels of that level are (peaks_plain.c).
+/* The loops behind peaks.c: fixed instruction sequences, so that no compiler's spill can flatter a share. They are inline
+ * assembly (peaks_x86.c, from AVX2 on; peaks_neon.c); where there is none, plain C as the kernels of that level are (peaks_plain.c).
  * Inside kernels/cpu/ alone. */
 #ifndef BATON_KERNELS_CPU_PEAKS_LOOPS_H
 #define BATON_KERNELS_CPU_PEAKS_LOOPS_H

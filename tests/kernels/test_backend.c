@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/peaks.h"
 #include "tests/test.h"
 
 static struct kern_device *device_open(const char *name, unsigned threads)
@@ -432,6 +433,26 @@ TEST(backend, peaks_are_measured_and_named)
     }
     CHECK_STR(text[0], text[1]);
     CHECK(strstr(text[0], "1 threads") && !strchr(text[0], '\t'));
+}
+
+/* At every level there is, no loop was left out by a compiler: products of one kind are not much faster than those of another, and
+ * more than 1 TB/s is no memory. */
+TEST(backend, peaks_are_of_work_that_is_done)
+{
+    for (int isa = 0; isa <= (int)cpu_isa_detect(); isa++) {
+        struct peaks peaks;
+        double gb_per_s;
+        CHECK_INT(peaks_measure((enum cpu_isa_level)isa, 1, PEAKS_QUICK, &peaks), STATUS_OK);
+        CHECK_INT(peaks_read_bandwidth((enum cpu_isa_level)isa, 8 << 20, 1, PEAKS_QUICK, &gb_per_s),
+                  STATUS_OK);
+        const double others[] = {peaks.int8, peaks.nibble, peaks.pair};
+        for (int i = 0; i < 3; i++)
+            CHECK_MSG(others[i] > peaks.f32 / 300 && others[i] < peaks.f32 * 300,
+                      "%s: %g beside %g GOP/s of f32", cpu_isa_name((enum cpu_isa_level)isa),
+                      others[i], peaks.f32);
+        CHECK_MSG(gb_per_s > 0.01 && gb_per_s < 1000, "%s: %g GB/s",
+                  cpu_isa_name((enum cpu_isa_level)isa), gb_per_s);
+    }
 }
 
 TEST(backend, weights_ahead_are_what_they_will_be)
