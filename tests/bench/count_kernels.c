@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/sampler.h"
 
@@ -50,6 +51,8 @@ struct problem {
     struct cpu_sampler *sampler;
     struct kern_sample sample;
     float *logits;
+    struct cpu_attention_tile tile;
+    enum kern_kv_type kv_type;
 };
 
 static void run_linear(void *data)
@@ -122,6 +125,58 @@ static void count_linear(struct problem *problem, const char *name, enum kern_we
     free(file);
 }
 
+static void run_attention(void *data)
+{
+    const struct problem *problem = data;
+    cpu_attention_kernels_for(problem->isa)->tile[problem->kv_type](&problem->tile);
+}
+
+/* The last rows of POSITIONS, three query heads of 64, one KV head: decode and a prompt's tile. Values are small and finite in every
+ * type. */
+static void count_attention(struct problem *problem)
+{
+    enum { POSITIONS = 256, PAGE = 64, DIM = 64, GROUP = 3 };
+    static const uint32_t blocks[POSITIONS / PAGE] = {2, 0, 3, 1};
+    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+        size_t half = PAGE * (size_t)kern_kv_head_bytes(type, DIM),
+               scales = type == KERN_KV_INT8 ? PAGE * sizeof(uint16_t) : 0, values = half - scales;
+        uint8_t *pool = take(POSITIONS / PAGE * 2 * half);
+        for (size_t i = 0; i < POSITIONS / PAGE * 2 * half; i += 2) {
+            uint16_t bits = (uint16_t)(type == KERN_KV_F16   ? 0x3000u + noise() % 0x400
+                                       : type == KERN_KV_F32 ? i % 4 ? 0x3d00u + noise() % 0x80 : 0
+                                       : i % (2 * half) < 2 * values ? noise() % 0x7f7f & 0x7f7f
+                                                                     : 0x3c00u + noise() % 0x40);
+            memcpy(pool + i, &bits, sizeof bits);
+        }
+        float *out = take(ATTENTION_TILE_ROWS * GROUP * DIM * sizeof *out),
+              *scratch = take(cpu_attention_scratch_floats(DIM) * sizeof *scratch);
+        for (uint32_t rows = 1; rows <= ATTENTION_TILE_ROWS; rows += ATTENTION_TILE_ROWS - 1) {
+            problem->kv_type = (enum kern_kv_type)type;
+            problem->tile = (struct cpu_attention_tile){.q = problem->x,
+                                                        .out = out,
+                                                        .row_stride = (size_t)GROUP * DIM,
+                                                        .rows = rows,
+                                                        .group = GROUP,
+                                                        .position = POSITIONS - rows,
+                                                        .head_dim = DIM,
+                                                        .page_tokens = PAGE,
+                                                        .scale = 0.125f,
+                                                        .blocks = blocks,
+                                                        .k = pool,
+                                                        .v = pool + values,
+                                                        .k_scales = pool + 2 * values,
+                                                        .v_scales = pool + 2 * values + scales,
+                                                        .page_bytes = 2 * half,
+                                                        .scratch = scratch};
+            printf("attention_%s_rows%u\n", kern_kv_type_name((enum kern_kv_type)type), rows);
+            counted(run_attention, problem);
+        }
+        free(scratch);
+        free(out);
+        free(pool);
+    }
+}
+
 static void count_sample(struct problem *problem, const char *name, struct kern_sampling how)
 {
     how.repetition_penalty = 1;
@@ -163,6 +218,7 @@ int main(int argc, char **argv)
     how.top_k = 0;
     how.top_p = 0.95f;
     count_sample(&problem, "top_p", how);
+    count_attention(&problem); /* last: each case draws from the same numbers */
     cpu_sampler_destroy(problem.sampler);
     free(problem.logits);
     free(problem.acts.data);
