@@ -8,8 +8,8 @@
  *
  *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way, from several places of the
  *                 matrix in turn, chains in registers
- *     few rows:   records are read as they lie
- *     many rows:  up to CHUNK_BLOCKS blocks of a panel are unpacked once into planes of one byte a nibble, in L1, and up
+ *     up to 36:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking
+ *     more rows:  up to CHUNK_BLOCKS blocks of a panel are unpacked once into planes of one byte a nibble, in L1, and up
  *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
  *
  * Each output's chain F lives in memory (L1) between blocks: the registers are full of sums.
@@ -21,7 +21,7 @@
 enum {
     TILE_ROWS = 6,
     WILD_ROWS = 2,
-    DIRECT_ROWS = 12,
+    DIRECT_ROWS = 36,
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
     PLANE_BYTES = 512,
@@ -125,6 +125,9 @@ INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uin
                         __m256i (*sum)[2])
 {
     if (R > 3) {
+#pragma GCC unroll 5
+        for (int g = 0; g <= 4; g++)
+            _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
         add_nibbles(R, a, k, record, 4, false, true, sum);
         add_nibbles(R, a, k + 16, record, 4, true, false, sum);
         return;
