@@ -5,6 +5,10 @@
  *
  * so that one sequence is held by the weights, 64 short ones by arithmetic, and 16 long ones by KV. The fake engine takes 2 ms and 10
  * us a row for each of them, which is the share that is reached. Host overhead needs a loop that is slow: tests/node/. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/log.h"
 #include "tests/sim/cluster.h"
 #include "tests/test.h"
