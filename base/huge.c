@@ -33,6 +33,7 @@ void *huge_alloc(size_t count, size_t bytes)
         return NULL;
     if (bytes < HUGE_FROM)
         return alloc_small(bytes);
+    bytes = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES; /* its end, too */
     size_t mapping_bytes = bytes + HEAD_BYTES + HUGE_BYTES;
     uint8_t *mapping = mmap(NULL, mapping_bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

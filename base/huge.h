@@ -1,6 +1,7 @@
 /* Memory for what is large and walked in no order, or read from end to end, in every step: tables of pages and sequences,
  * weights. From a megabyte on it lies on huge pages where the system gives them: on pages of 4 KiB a step over 1,024
- * sequences spends as much on walks through the page tables as on its work.
+ * sequences spends as much on walks through the page tables as on its work. The first write to a page is the system's work, tens of
+ * microseconds where the machine is a virtual one: what serving would come to write little by little, its owner writes at the start.
  *
  * Owner: any thread. */
 #ifndef BATON_BASE_HUGE_H

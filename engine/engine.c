@@ -345,6 +345,9 @@ static enum status tables_create(struct engine *engine)
     if (!engine->slots || !engine->free_slots || !engine->sums || !engine->pages ||
         !engine->fill_list || !engine->copies)
         return STATUS_MEMORY;
+    memset(engine->sums, 0, pages * info->run_count * sizeof *engine->sums); /* see base/huge.h */
+    memset(engine->pages, 0, pages * sizeof *engine->pages);
+    memset(engine->fill_list, 0, pages * sizeof *engine->fill_list);
     for (uint32_t slot = info->slots_max; slot-- > 0;)
         engine->free_slots[engine->free_slot_count++] = slot;
     for (uint32_t i = 0; i < info->copies_max; i++) {

@@ -42,6 +42,9 @@ enum status prefix_init(struct prefix *prefix, struct pool *pool, uint32_t page_
         !prefix->gone || !prefix->path)
         return STATUS_MEMORY;
     slots_clear(prefix);
+    memset(prefix->ids, 0, total * page_tokens * sizeof *prefix->ids); /* see base/huge.h */
+    memset(prefix->heap, 0, total * sizeof *prefix->heap);
+    memset(prefix->added, 0, total * sizeof *prefix->added);
     for (size_t i = 0; i < total; i++)
         prefix->entries[i].heap_at = prefix->entries[i].added_at = POOL_PAGE_NONE;
     return STATUS_OK;
