@@ -20,7 +20,8 @@ enum status cache_init(struct node *node)
     cache->pages = huge_alloc(node->pool.total, sizeof *cache->pages);
     if (!cache->pages)
         return STATUS_MEMORY;
-    random_bytes(cache->key, sizeof cache->key); /* until a router names one */
+    memset(cache->pages, 0, node->pool.total * sizeof *cache->pages); /* see base/huge.h */
+    random_bytes(cache->key, sizeof cache->key);                      /* until a router names one */
     struct metrics *m = node->metrics;
     cache->hit_pages = metrics_counter(m, "baton_prefix_hit_pages_total",
                                        "Pages that a sequence found in the prefix cache", NULL);
@@ -101,10 +102,10 @@ void cache_find(struct node *node, struct work *work, uint32_t blocks)
     work->page_count = work->hit_count = hits;
 }
 
-/* The page that is taken next: nobody has looked at it for long, and each line that tells of it comes from far. */
+/* A page that is taken soon: nobody has looked at it for long, and each line that tells of it comes from far. */
 static void free_ahead(const struct node *node)
 {
-    uint32_t page = node->pool.free_head;
+    uint32_t page = pool_next(&node->pool, 4);
     if (page == POOL_PAGE_NONE)
         return;
     __builtin_prefetch(&node->pool.pages[page], 1);

@@ -99,16 +99,16 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
     uint32_t together = 0, alone_count = 0;
     struct batch_candidate lonely = {0};
     for (uint32_t i = 0; i < count; i++) {
-        struct batch_candidate candidate = candidates[i];
-        if (!candidate.alone) {
-            assert(!together || in_order(&candidates[together - 1], &candidate));
+        const struct batch_candidate *candidate = &candidates[i];
+        if (!candidate->alone) {
+            assert(!together || in_order(&candidates[together - 1], candidate));
             if (together != i)
-                candidates[together] = candidate;
+                candidates[together] = *candidate;
             together++;
             continue;
         }
-        if (!alone_count++ || candidate.age < lonely.age)
-            lonely = candidate;
+        if (!alone_count++ || candidate->age < lonely.age)
+            lonely = *candidate;
     }
     if (alone_count && (!together || !state->alone_last)) {
         state->alone_last = true;

@@ -19,20 +19,20 @@ const struct sm_table pool_states = SM_TABLE("page", states);
 
 enum status pool_init(struct pool *pool, uint32_t total)
 {
-    *pool = (struct pool){.total = total,
-                          .free_head = total ? 0 : POOL_PAGE_NONE,
-                          .idle_head = POOL_PAGE_NONE,
-                          .idle_tail = POOL_PAGE_NONE};
+    *pool = (struct pool){.total = total, .idle_head = POOL_PAGE_NONE, .idle_tail = POOL_PAGE_NONE};
     list_init(&pool->waiters);
     pool->pages = huge_alloc(total, sizeof *pool->pages);
-    if (!pool->pages)
+    pool->free = huge_alloc(total, sizeof *pool->free);
+    if (!pool->pages || !pool->free)
         return STATUS_MEMORY;
-    for (uint32_t i = 0; i < total; i++)
+    for (uint32_t i = 0; i < total; i++) {
         pool->pages[i] = (struct pool_page){.owner = POOL_OWNER_NONE,
-                                            .next = i + 1 < total ? i + 1 : POOL_PAGE_NONE,
+                                            .next = total - 1 - i,
                                             .prev = POOL_PAGE_NONE,
                                             .parent = POOL_PAGE_NONE,
                                             .state = POOL_FREE};
+        pool->free[total - 1 - i] = i;
+    }
     pool->counts[POOL_FREE] = total;
     return STATUS_OK;
 }
@@ -40,7 +40,9 @@ enum status pool_init(struct pool *pool, uint32_t total)
 void pool_finish(struct pool *pool)
 {
     huge_free(pool->pages);
+    huge_free(pool->free);
     pool->pages = NULL;
+    pool->free = NULL;
 }
 
 /* The one way from state to state, with the owner rule. */
@@ -57,8 +59,8 @@ static void page_move(struct pool *pool, uint32_t page, enum pool_state to, uint
 static void page_release(struct pool *pool, uint32_t page)
 {
     page_move(pool, page, POOL_FREE, POOL_OWNER_NONE);
-    pool->pages[page].next = pool->free_head;
-    pool->free_head = page;
+    pool->pages[page].next = pool->counts[POOL_FREE] - 1;
+    pool->free[pool->pages[page].next] = page;
 }
 
 enum status pool_take(struct pool *pool, uint32_t count, enum pool_state state, uint32_t owner,
@@ -69,8 +71,7 @@ enum status pool_take(struct pool *pool, uint32_t count, enum pool_state state, 
     if (count > pool->counts[POOL_FREE])
         return STATUS_FULL;
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t page = pool->free_head;
-        pool->free_head = pool->pages[page].next;
+        uint32_t page = pool->free[pool->counts[POOL_FREE] - 1];
         pool->pages[page].next = POOL_PAGE_NONE;
         page_move(pool, page, state, owner);
         pages_out[i] = page;
@@ -304,18 +305,27 @@ static bool tree_consistent(const struct pool *pool)
     return children == linked;
 }
 
+/* Each free page is in its place: with their count right, all are listed, and once. */
+static bool free_consistent(const struct pool *pool)
+{
+    for (uint32_t i = 0; i < pool->total; i++) {
+        const struct pool_page *page = &pool->pages[i];
+        if (page->state == POOL_FREE &&
+            (page->next >= pool->counts[POOL_FREE] || pool->free[page->next] != i))
+            return false;
+    }
+    return true;
+}
+
 bool pool_consistent(const struct pool *pool)
 {
-    uint32_t counts[POOL_STATE_COUNT] = {0}, listed = 0, idle = 0, idle_listed = 0;
+    uint32_t counts[POOL_STATE_COUNT] = {0}, idle = 0, idle_listed = 0;
     for (uint32_t i = 0; i < pool->total; i++) {
         if (!page_consistent(pool, &pool->pages[i]))
             return false;
         counts[pool->pages[i].state]++;
         idle += pool->pages[i].idle;
     }
-    for (uint32_t at = pool->free_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
-        if (pool->pages[at].state != POOL_FREE || ++listed > pool->total)
-            return false;
     for (uint32_t at = pool->idle_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
         if (!pool->pages[at].idle || pool->pages[at].state != POOL_CACHED ||
             ++idle_listed > pool->total)
@@ -323,5 +333,5 @@ bool pool_consistent(const struct pool *pool)
     for (int i = 0; i < POOL_STATE_COUNT; i++)
         if (counts[i] != pool->counts[i])
             return false;
-    return listed == counts[POOL_FREE] && idle == idle_listed && tree_consistent(pool);
+    return free_consistent(pool) && idle == idle_listed && tree_consistent(pool);
 }

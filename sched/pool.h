@@ -62,7 +62,7 @@ extern const struct sm_table pool_states;
 
 struct pool_page {
     uint32_t owner;    /* the sequence's index in its holder's table */
-    uint32_t next;     /* of the free list, or of the idle list */
+    uint32_t next;     /* of the idle list; FREE: its place in `free` */
     uint32_t prev;     /* of the idle list */
     uint32_t parent;   /* indexed: the page before it; POOL_PAGE_NONE: it is a first page */
     uint32_t children; /* indexed pages that name it as their parent */
@@ -87,7 +87,7 @@ struct pool {
     struct pool_page *pages;
     uint32_t total;
     uint32_t counts[POOL_STATE_COUNT];
-    uint32_t free_head;
+    uint32_t *free;                /* [counts[POOL_FREE]], room for all; the last is taken first */
     uint32_t idle_head, idle_tail; /* CACHED since pool_idle_next was last asked, oldest first */
     struct list waiters;           /* oldest first */
 };
@@ -100,6 +100,13 @@ void pool_finish(struct pool *pool);
  * evicts first. Does not look at the waiters: see pool_wait_first. */
 enum status pool_take(struct pool *pool, uint32_t count, enum pool_state state, uint32_t owner,
                       uint32_t *pages_out);
+/* The page that will be taken after `later` others, so that what is known of it can be fetched early; POOL_PAGE_NONE: there are no
+ * more. */
+static inline uint32_t pool_next(const struct pool *pool, uint32_t later)
+{
+    uint32_t free = pool->counts[POOL_FREE];
+    return later < free ? pool->free[free - 1 - later] : POOL_PAGE_NONE;
+}
 /* RESERVED to USED: received and verified. */
 void pool_fill(struct pool *pool, uint32_t owner, const uint32_t *pages, uint32_t count);
 /* Lets go of each: the owner's own pages become FREE, indexed ones lose a pin. The caller vouches that nothing of its own can

@@ -9,7 +9,12 @@ TEST(pool, takes_all_or_nothing)
     struct pool pool;
     uint32_t pages[8];
     CHECK_INT(pool_init(&pool, 5), STATUS_OK);
+    uint32_t next[4] = {pool_next(&pool, 0), pool_next(&pool, 1), pool_next(&pool, 2),
+                        pool_next(&pool, 5)};
     CHECK_INT(pool_take(&pool, 3, POOL_USED, 0, pages), STATUS_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_INT(pages[i], next[i]);
+    CHECK_INT(next[3], POOL_PAGE_NONE);
     uint32_t more[8] = {99, 99, 99};
     CHECK_INT(pool_take(&pool, 3, POOL_RESERVED, 1, more), STATUS_FULL);
     CHECK_INT(more[0], 99); /* untouched on failure */

@@ -56,7 +56,7 @@ static void state_pool(const struct pool *pool, struct print *print)
         PRINT(print, page->pins);
         PRINT(print, page->indexed ? page->parent : 0);
     }
-    for (uint32_t at = pool->free_head; at != POOL_PAGE_NONE; at = pool->pages[at].next)
+    for (uint32_t i = 0, at; (at = pool_next(pool, i)) != POOL_PAGE_NONE; i++)
         print_value(print, "free", at);
     list_for_each(it, &pool->waiters)
         PRINT(print, container_of(it, struct pool_waiter, link)->owner);
