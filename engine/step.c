@@ -103,11 +103,15 @@ static uint32_t block_at(const struct engine *engine, uint32_t position)
     return position >> engine->page_shift;
 }
 
-static bool blocks_valid(const struct engine *engine, const struct engine_seq_input *input)
+/* From here to engine_step_add, `row_count` is the input's: the constant 1 for all that decode, so that what one row does not need is
+ * compiled away. */
+
+static inline bool blocks_valid(const struct engine *engine, const struct engine_seq_input *input,
+                                uint32_t row_count)
 {
     uint32_t known = engine->slots[input->slot].blocks_checked;
     uint32_t written = block_at(engine, input->position_begin);
-    uint32_t end = blocks_of(engine, input->position_begin + input->row_count);
+    uint32_t end = block_at(engine, input->position_begin + row_count - 1) + 1;
     if (input->page_count < end)
         return false;
     for (uint32_t i = written < known ? written : known; i < end; i++)
@@ -116,37 +120,38 @@ static bool blocks_valid(const struct engine *engine, const struct engine_seq_in
     return true;
 }
 
-static bool input_valid(const struct engine_step *step, const struct engine_seq_input *input)
+static inline bool input_valid(const struct engine_step *step, const struct engine_seq_input *input,
+                               uint32_t row_count)
 {
     const struct engine *engine = step->engine;
     const struct engine_info *info = &engine->info;
     if (input->slot >= info->slots_max || !engine->slots[input->slot].taken ||
-        engine->slots[input->slot].released || input->row_count == 0 ||
-        input->row_count > info->context_tokens ||
-        input->position_begin > info->context_tokens - input->row_count)
+        engine->slots[input->slot].released || row_count == 0 || row_count > info->context_tokens ||
+        input->position_begin > info->context_tokens - row_count)
         return false;
-    if (!blocks_valid(engine, input))
+    if (!blocks_valid(engine, input, row_count))
         return false;
     if (input->prev_sample != ENGINE_NONE) {
         const struct engine_step *last = engine->last_submitted;
-        return input->row_count == 1 && !input->tokens && last &&
+        return row_count == 1 && !input->tokens && last &&
                input->prev_sample < last->kern->sample_count &&
                last->kern->samples[input->prev_sample].sampling;
     }
     if (!input->tokens)
         return false;
-    for (uint32_t i = 0; i < input->row_count; i++)
+    for (uint32_t i = 0; i < row_count; i++)
         if (input->tokens[i] >= info->vocab_size)
             return false;
     return true;
 }
 
 /* Pages that these rows fill to the end, and the partial last one when asked for. */
-static void seals_add(struct engine_step *step, const struct engine_seq_input *input)
+static inline void seals_add(struct engine_step *step, const struct engine_seq_input *input,
+                             uint32_t row_count)
 {
     const struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
-    uint32_t end = input->position_begin + input->row_count;
+    uint32_t end = input->position_begin + row_count;
     uint32_t last = input->seal_partial ? blocks_of(engine, end) : block_at(engine, end);
     for (uint32_t i = block_at(engine, input->position_begin); i < last; i++) {
         assert(kern->sum_count < kern->caps.sums_max);
@@ -155,55 +160,74 @@ static void seals_add(struct engine_step *step, const struct engine_seq_input *i
     }
 }
 
-enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
-                            uint32_t *sample_out)
+__attribute__((always_inline)) static inline enum status
+rows_add(struct engine_step *step, const struct engine_seq_input *input, uint32_t row_count,
+         uint32_t *sample_out)
 {
+    enum { AHEAD = 8 };
     struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
     assert(step->state == STEP_OPEN);
-    if (!input_valid(step, input))
+    __builtin_prefetch(&kern->seqs[kern->seq_count + AHEAD], 1);
+    __builtin_prefetch(&kern->samples[kern->sample_count + AHEAD], 1);
+    if (!input_valid(step, input, row_count))
         return STATUS_INVALID;
-    uint32_t samples = input->logits_out ? input->row_count : input->sampling ? 1 : 0;
-    if (input->row_count > kern->caps.rows_max - kern->row_count ||
+    uint32_t samples = input->logits_out ? row_count : input->sampling ? 1 : 0;
+    if (row_count > kern->caps.rows_max - kern->row_count ||
         kern->seq_count == kern->caps.seqs_max ||
         samples > kern->caps.samples_max - kern->sample_count)
         return STATUS_FULL;
 
-    seals_add(step, input);
-    uint32_t row = kern->row_count, seq = kern->seq_count;
-    uint32_t blocks = blocks_of(engine, input->position_begin + input->row_count);
+    seals_add(step, input, row_count);
+    uint32_t row = kern->row_count, seq = kern->seq_count, sample = kern->sample_count;
+    uint32_t blocks = blocks_of(engine, input->position_begin + row_count);
     engine->slots[input->slot].blocks_checked = blocks;
     kern->seqs[seq] = (struct kern_seq){.row_begin = row,
-                                        .row_count = input->row_count,
+                                        .row_count = row_count,
                                         .position_begin = input->position_begin,
                                         .slot = input->slot,
                                         .block_count = blocks,
                                         .blocks = input->pages};
     bool prev = input->prev_sample != ENGINE_NONE;
-    for (uint32_t i = 0; i < input->row_count; i++) {
+    for (uint32_t i = 0; i < row_count; i++) {
         kern->tokens[row + i] = prev ? KERN_TOKEN_PREV | input->prev_sample : input->tokens[i];
         kern->positions[row + i] = input->position_begin + i;
         kern->row_seqs[row + i] = seq;
     }
     if (prev)
         kern->prev = engine->last_submitted->kern;
-    for (uint32_t i = input->row_count - samples; i < input->row_count; i++) {
-        struct kern_sample *sample = &kern->samples[kern->sample_count++];
-        *sample = (struct kern_sample){.row = row + i, .seq = seq};
-        if (input->sampling && i + 1 == input->row_count) {
-            sample->sampling = input->sampling;
-            sample->position = input->generated_count + (prev ? 1 : 0);
-            sample->generated_count = input->generated_count;
-            sample->unknown_token = prev;
-        }
-        if (input->logits_out)
-            sample->logits_out = input->logits_out + (size_t)i * engine->info.vocab_size;
+    for (uint32_t i = row_count - samples; i < row_count; i++) {
+        bool sampled = input->sampling && i + 1 == row_count;
+        kern->samples[sample++] = (struct kern_sample){
+            .row = row + i,
+            .seq = seq,
+            .sampling = sampled ? input->sampling : NULL,
+            .position = sampled ? input->generated_count + prev : 0,
+            .generated_count = sampled ? input->generated_count : 0,
+            .unknown_token = sampled && prev,
+            .logits_out =
+                input->logits_out ? input->logits_out + (size_t)i * engine->info.vocab_size : NULL,
+        };
     }
     if (sample_out)
-        *sample_out = input->sampling ? kern->sample_count - 1 : ENGINE_NONE;
-    kern->row_count += input->row_count;
+        *sample_out = input->sampling ? sample - 1 : ENGINE_NONE;
+    kern->sample_count = sample;
+    kern->row_count += row_count;
     kern->seq_count++;
     return STATUS_OK;
+}
+
+__attribute__((noinline)) static enum status
+chunk_add(struct engine_step *step, const struct engine_seq_input *input, uint32_t *sample_out)
+{
+    return rows_add(step, input, input->row_count, sample_out);
+}
+
+enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
+                            uint32_t *sample_out)
+{
+    return input->row_count == 1 ? rows_add(step, input, 1, sample_out)
+                                 : chunk_add(step, input, sample_out);
 }
 
 uint32_t engine_step_rows(const struct engine_step *step)
