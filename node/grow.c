@@ -25,9 +25,10 @@ void grow_take(struct node *node, struct work *work)
 
 bool grow_row(struct node *node, struct work *work)
 {
-    if (work->waiter.waiting)
-        return false;
     const struct pool_waiter *first = pool_wait_first(&node->pool);
+    /* in this order: its own lies far from what a step looks at */
+    if (first && work->waiter.waiting)
+        return false;
     if (pool_available(&node->pool) && (!first || first->age > work->age)) {
         grow_take(node, work);
         return true;

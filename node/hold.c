@@ -154,7 +154,7 @@ bool node_work_token(struct node *node, struct work *work, struct outbox_token *
     assert(token->position == work->generated_count && work_total(work) < node->table.tokens_max);
     work->tokens[work_total(work)] = token->token.token_id;
     work->generated_count++;
-    token->finish = work_finish(work);
+    token->finish = work_finish(work, token->token.token_id);
     /* the router hears what is cached before the last token, so that a client's next turn finds all of it; of a prompt
      * soon after its first one, which waits for nothing */
     if (work->state == WORK_PROMPT || token->finish != WORK_FINISH_NONE)

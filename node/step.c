@@ -19,7 +19,9 @@ enum status step_loop_init(struct node *node)
                    .chunk_tokens = (uint32_t)o->chunk_tokens,
                    .sequences_max = sequences,
                    .page_tokens = node->info->page_tokens},
+        .page_shift = (uint32_t)__builtin_ctz(node->info->page_tokens),
     };
+    assert(node->info->page_tokens == 1u << steps->page_shift);
     steps->candidates = calloc(node->table.count, sizeof *steps->candidates);
     steps->shares = calloc(sequences, sizeof *steps->shares);
     steps->full = calloc(sequences, sizeof *steps->full);
@@ -51,12 +53,17 @@ enum { AHEAD = 12, LINE = 64 };
 static void ahead(const void *memory, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += LINE)
-        __builtin_prefetch((const char *)memory + at);
+        __builtin_prefetch((const char *)memory + at, 1);
 }
 
 static void ahead_step(const struct work *work)
 {
     ahead(work, offsetof(struct work, key));
+}
+
+static uint32_t block_at(const struct node *node, uint32_t position)
+{
+    return position >> node->steps.page_shift;
 }
 
 /* --- planning and submitting --- */
@@ -77,7 +84,14 @@ static bool rows_known(const struct work *work)
 /* The page of its next row is there. */
 static bool row_has_page(const struct node *node, const struct work *work)
 {
-    return work->rows_submitted < work->page_count * node->info->page_tokens;
+    return block_at(node, work->rows_submitted) < work->page_count;
+}
+
+/* The next page will be named in its block table. */
+static void ahead_growth(const struct node *node, const struct work *work)
+{
+    if (!row_has_page(node, work))
+        __builtin_prefetch(&work->pages[work->page_count], 1);
 }
 
 static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
@@ -115,8 +129,10 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
     uint32_t turn_count = node->table.state_counts[WORK_DECODING];
     for (uint32_t i = 0; i < turn_count; i++) {
         struct work *work = turns[i].work;
+        if (i + 2 * AHEAD < turn_count)
+            ahead_step(turns[i + 2 * AHEAD].work);
         if (i + AHEAD < turn_count)
-            ahead_step(turns[i + AHEAD].work);
+            ahead_growth(node, turns[i + AHEAD].work);
         for (; early && early->age < work->age; early = prompt_next(node, early->link.next, false))
             candidate_add(steps, &count, early, 0);
         if (!rows_known(work) && !next_row_ready(node, work))
@@ -137,8 +153,7 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
 /* Rows up to `end` change their pages. A sequence that decodes has no copies: its page has been said to be changed by the row before. */
 static void pages_written(struct node *node, struct work *work, uint32_t end)
 {
-    uint32_t page_tokens = node->info->page_tokens;
-    uint32_t first = work->rows_submitted / page_tokens, last = (end - 1) / page_tokens;
+    uint32_t first = block_at(node, work->rows_submitted), last = block_at(node, end - 1);
     if (first == last && work->page_written == last + 1)
         return;
     for (uint32_t i = first; i <= last; i++)
@@ -150,7 +165,7 @@ static void pages_written(struct node *node, struct work *work, uint32_t end)
 static void part_add(struct node *node, struct step_record *record, struct work *work,
                      uint32_t rows)
 {
-    uint32_t total = work_total(work), page_tokens = node->info->page_tokens;
+    uint32_t total = work_total(work);
     uint32_t end = work->rows_submitted + rows;
     bool unknown = work->rows_submitted == total;
     bool sampled = end >= total;
@@ -168,14 +183,14 @@ static void part_add(struct node *node, struct step_record *record, struct work 
     };
     pages_written(node, work, end);
     struct step_part *part = &record->parts[record->part_count];
-    *part = (struct step_part){
-        .work = work,
-        .life = work->life,
-        .rows = rows,
-        .position = work->rows_submitted,
-        .block_begin = work->rows_submitted / page_tokens,
-        .block_end = input.seal_partial ? (end + page_tokens - 1) / page_tokens : end / page_tokens,
-        .prompt = work->state == WORK_PROMPT && !unknown};
+    *part = (struct step_part){.work = work,
+                               .life = work->life,
+                               .rows = rows,
+                               .position = work->rows_submitted,
+                               .block_begin = block_at(node, work->rows_submitted),
+                               .block_end = input.seal_partial ? block_at(node, end - 1) + 1
+                                                               : block_at(node, end),
+                               .prompt = work->state == WORK_PROMPT && !unknown};
     enum status status = engine_step_add(record->step, &input, &part->sample);
     if (status == STATUS_FULL)
         return; /* the next step takes it */
@@ -229,7 +244,7 @@ static bool step_submit_one(struct node *node)
     for (uint32_t i = 0; i < share_count; i++) {
         if (i + AHEAD < share_count) {
             const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
-            __builtin_prefetch(&next->pages[next->rows_submitted / steps->limits.page_tokens]);
+            __builtin_prefetch(&next->pages[block_at(node, next->rows_submitted)]);
         }
         part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
     }
@@ -351,14 +366,14 @@ static void prompt_count(struct node *node, const struct step_part *part)
 static void part_ahead(const struct step_record *record, uint32_t i)
 {
     if (i + 2 * AHEAD < record->part_count)
-        ahead_step(record->parts[i + 2 * AHEAD].work);
+        ahead(record->parts[i + 2 * AHEAD].work, offsetof(struct work, sampling));
     if (i + AHEAD >= record->part_count)
         return;
     const struct step_part *part = &record->parts[i + AHEAD];
     if (part->sample == ENGINE_NONE)
         return;
-    __builtin_prefetch(&part->work->key);
     __builtin_prefetch(&part->work->tokens[work_total(part->work)], 1);
+    __builtin_prefetch(part->work->stop_ids);
 }
 
 /* The pages that became full will be published: all that this touches is asked for first, so that the waits overlap. Each pass wants
@@ -399,7 +414,7 @@ static void step_done(struct node *node, struct step_record *record)
         if (part->prompt)
             prompt_count(node, part);
         work->rows_done = part->position + part->rows;
-        if (work->rows_done >= (work->cursor.blocks + 1) * steps->limits.page_tokens)
+        if (block_at(node, work->rows_done) > work->cursor.blocks)
             cache_publish(node, work); /* before the token: it may be the last */
         if (part->sample != ENGINE_NONE)
             token_count += part_sampled(node, record, part);

@@ -41,6 +41,8 @@ struct step_loop {
     struct step_record records[STEPS_IN_FLIGHT_MAX];
     uint32_t in_flight, in_flight_max;
     struct batch_limits limits;
+    uint32_t
+        page_shift; /* page_tokens is 1 << page_shift: a division for each sequence is much in a step */
     struct batch_state batch;
     struct batch_pace pace;
     uint64_t

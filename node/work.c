@@ -106,6 +106,15 @@ uint32_t work_count(const struct work_table *table, uint32_t states_wanted)
 
 /* --- the table --- */
 
+/* Elements of 4 bytes from one work's array to the next one's: an odd number of lines of the processor's cache. With a power of two, as
+ * lengths like to be, what a step looks at of each would have the same few places there, and what was asked for early would be
+ * gone again when it is wanted. */
+static size_t array_stride(uint32_t count)
+{
+    enum { LINE = 64 / sizeof(uint32_t) };
+    return ((count + LINE - 1) / LINE | 1) * (size_t)LINE;
+}
+
 enum status work_table_init(struct work_table *table, uint32_t count, uint32_t tokens_max,
                             uint32_t pages_max)
 {
@@ -116,8 +125,9 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
         table->attempt_mask = table->attempt_mask * 2 + 1;
     table->works = huge_alloc(count, sizeof *table->works);
     table->attempts = huge_alloc(table->attempt_mask + 1, sizeof *table->attempts);
-    uint32_t *tokens = table->memory[0] = huge_alloc((size_t)count * tokens_max, sizeof *tokens);
-    uint32_t *pages = table->memory[1] = huge_alloc((size_t)count * pages_max, sizeof *pages);
+    size_t tokens_stride = array_stride(tokens_max), pages_stride = array_stride(pages_max);
+    uint32_t *tokens = table->memory[0] = huge_alloc(count * tokens_stride, sizeof *tokens);
+    uint32_t *pages = table->memory[1] = huge_alloc(count * pages_stride, sizeof *pages);
     struct sampling_bias *bias = table->memory[2] =
         huge_alloc((size_t)count * SAMPLING_LOGIT_BIAS_MAX, sizeof *bias);
     uint32_t *stops = table->memory[3] =
@@ -134,8 +144,8 @@ enum status work_table_init(struct work_table *table, uint32_t count, uint32_t t
         table->works[i] = (struct work){
             .index = i,
             .table = table,
-            .tokens = tokens + (size_t)i * tokens_max,
-            .pages = pages + (size_t)i * pages_max,
+            .tokens = tokens + i * tokens_stride,
+            .pages = pages + i * pages_stride,
             .bias = bias + (size_t)i * SAMPLING_LOGIT_BIAS_MAX,
             .stop_ids = stops + (size_t)i * SAMPLING_STOP_IDS_MAX,
             .swap_pages = swaps + (size_t)i * pages_max,
@@ -207,14 +217,12 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
     work->state_since_ns = now_ns;
 }
 
-enum work_finish work_finish(const struct work *work)
+enum work_finish work_finish(const struct work *work, uint32_t token)
 {
     assert(work->generated_count > 0);
-    if (work->generated_count >= work->min_tokens) {
-        uint32_t token = work->tokens[work_total(work) - 1];
+    if (work->generated_count >= work->min_tokens)
         for (uint32_t i = 0; i < work->stop_count; i++)
             if (work->stop_ids[i] == token)
                 return WORK_FINISH_STOP;
-    }
     return work->generated_count >= work->answer_max ? WORK_FINISH_LENGTH : WORK_FINISH_NONE;
 }

@@ -223,8 +223,9 @@ static inline bool work_live(const struct work *work)
     return work->state != WORK_FREE && work->state < WORK_ENDING;
 }
 
-/* Whether the token just appended ends the answer, by ids (stop) or length. `count` counts it already. */
+/* Whether the token just appended ends the answer, by ids (stop) or length. generated_count counts it already. It is not read back:
+ * a step writes one for each of a thousand sequences, into memory that is far from all of them. */
 enum work_finish { WORK_FINISH_NONE, WORK_FINISH_STOP, WORK_FINISH_LENGTH };
-enum work_finish work_finish(const struct work *work);
+enum work_finish work_finish(const struct work *work, uint32_t token);
 
 #endif
