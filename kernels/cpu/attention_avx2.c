@@ -100,9 +100,11 @@ struct fetch {
 ALWAYS_INLINE void fetch_lines(struct fetch *fetch, int half, int i, int steps)
 {
     const int lines = 4 * ATTENTION_BLOCK * (int)element_bytes(half) / 64;
+    const int begin = i * lines / steps, end = (i + 1) * lines / steps;
 #pragma GCC unroll 16
-    for (int x = i * lines / steps; x < (i + 1) * lines / steps; x++)
-        line_fetch(fetch->at[x % 4] + x / 4 * 64);
+    for (int x = 0; x < lines; x++)
+        if (x >= begin && x < end)
+            line_fetch(fetch->at[x % 4] + x / 4 * 64);
     if (i == steps - 1)
 #pragma GCC unroll 4
         for (int x = 0; x < 4; x++)

