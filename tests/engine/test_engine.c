@@ -73,6 +73,7 @@ TEST(engine, a_long_sequence_on_threads)
         for (uint32_t j = 0; j < JOBS; j++)
             job_finish(&expected[j]);
     }
+    model_close(model);
 }
 
 TEST(engine, events_come_in_order)
