@@ -137,10 +137,9 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
             candidate_add(steps, &count, early, 0);
         if (!rows_known(work) && !next_row_ready(node, work))
             continue;
-        if (row_has_page(node, work) || grow_row(node, work)) {
-            __builtin_prefetch(&work->pages[block_at(node, work->rows_submitted)]);
+        if (row_has_page(node, work) || grow_row(node, work))
             candidate_add(steps, &count, work, 0);
-        } else
+        else
             *short_out = true;
     }
     for (; early; early = prompt_next(node, early->link.next, false))
@@ -243,6 +242,10 @@ static bool step_submit_one(struct node *node)
     record->part_count = record->prompt_rows = record->decode_rows = 0;
     record->asks = (struct roofline_step){0};
     for (uint32_t i = 0; i < share_count; i++) {
+        if (i + AHEAD < share_count) {
+            const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
+            __builtin_prefetch(&next->pages[block_at(node, next->rows_submitted)]);
+        }
         part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
     }
     if (!record->part_count) {
