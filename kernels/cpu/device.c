@@ -8,20 +8,37 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const size_t region_unit = 4096;
+static const size_t region_unit = 4096, huge_unit = 2u << 20, huge_from = 1u << 20;
 
 /* --- memory --- */
+
+/* `bytes` of memory, which become whole pages; NULL when there is none. From a megabyte on it lies on huge pages, to its end:
+ * a tile writes a line of each of many rows, and a row of 1,536 outputs is a page of 4 KiB of its own. */
+static void *region_map(size_t *bytes_inout, int protection)
+{
+    size_t unit = *bytes_inout < huge_from ? region_unit : huge_unit;
+    size_t bytes = (*bytes_inout + unit - 1) / unit * unit, slack = unit - region_unit;
+    uint8_t *mapping =
+        mmap(NULL, bytes + slack, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    size_t before = (unit - (uintptr_t)mapping % unit) % unit;
+    if (before > 0)
+        munmap(mapping, before);
+    if (slack > before)
+        munmap(mapping + before + bytes, slack - before);
+    if (unit == huge_unit)
+        (void)madvise(mapping + before, bytes, MADV_HUGEPAGE); /* a hint only */
+    *bytes_inout = bytes;
+    return mapping + before;
+}
 
 enum status cpu_region_create(struct cpu_device *device, size_t bytes,
                               struct cpu_region *region_out)
 {
-    bytes = (bytes + region_unit - 1) / region_unit * region_unit;
-    void *data = mmap(NULL, bytes, device->opaque ? PROT_NONE : PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED)
+    void *data = region_map(&bytes, device->opaque ? PROT_NONE : PROT_READ | PROT_WRITE);
+    if (!data)
         return STATUS_MEMORY;
-    if (bytes >= 4u << 20)
-        (void)madvise(data, bytes, MADV_HUGEPAGE); /* a hint only */
     cpu_nodes_place(&device->nodes, data, bytes);
     enum status status = STATUS_OK;
     pthread_mutex_lock(&device->mutex);
