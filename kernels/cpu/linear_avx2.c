@@ -3,14 +3,16 @@
  * int8. A tile is R rows x one panel (two vectors of 8 outputs). vpmaddubsw multiplies 4-bit weights, unsigned, by signed
  * activations and adds pairs: at most 15 * 127 * 2 = 3,810 in magnitude, so the eight groups of a block add up in 16 bits
  * (30,480 < 32,767) and one vpmaddwd a block, not one a group, widens them. That is two operations for 32 products where
- * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes are two nibble planes,
- * w + 128 = 16 high + low, summed by the same loop.
+ * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes meet activations widened to 16
+ * bits, two at a time (vpmaddwd): four operations for 32 products, as two planes of nibbles would take, but a block's end and
+ * half the registers less.
  *
- *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way, from several places of the
- *                 matrix in turn, chains in registers
- *     up to 36:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking
- *     more rows:  up to CHUNK_BLOCKS blocks of a panel are unpacked once into planes of one byte a nibble, in L1, and up
- *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
+ *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way (of bytes both, as two planes,
+ *                 w + 128 = 16 high + low), from several places of the matrix in turn, chains in registers
+ *     up to 24:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking
+ *     more rows:  the first tile leaves up to CHUNK_BLOCKS blocks of a panel as planes of one byte a nibble, in L1, and up
+ *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by. Bytes
+ *                 are always read as they lie
  *
  * Each output's chain F lives in memory (L1) between blocks: the registers are full of sums.
  * Owner: as linear.h. Compiled with -mavx2 -mfma -mf16c; called only where the CPU has them. */
@@ -21,7 +23,7 @@
 enum {
     TILE_ROWS = 6,
     WILD_ROWS = 2,
-    DIRECT_ROWS = 36,
+    DIRECT_ROWS = 24,
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
     PLANE_BYTES = 512,
@@ -36,8 +38,8 @@ enum {
  * instances, and the time to compile them, would double. Rows of wild scales are rare: two heights do. */
 enum kind { KIND_NIBBLE, KIND_BYTE, KIND_WILD };
 
-/* How a tile finds its weights. */
-enum source { SOURCE_RECORDS, SOURCE_PLANES };
+/* How a tile finds its weights: as they lie, or unpacked; UNPACK reads them as they lie and leaves planes for the next tiles. */
+enum source { SOURCE_RECORDS, SOURCE_PLANES, SOURCE_UNPACK, SOURCES };
 
 struct tile {
     enum cpu_form form;
@@ -46,7 +48,7 @@ struct tile {
     size_t row;             /* the first */
     size_t block, blocks;   /* the first, and how many */
     const uint8_t *records; /* of `block` */
-    const uint8_t *planes;  /* or NULL */
+    uint8_t *planes;        /* of `block`, or NULL */
     float *chain;           /* [R][16] */
 };
 
@@ -102,34 +104,39 @@ INLINE void add_plane(const int R, const int8_t *const *a, size_t k, const uint8
                   sum);
 }
 
-/* The low (high) nibbles of `lines` lines; group g of a nibble record's high half starts at k = 16. */
-INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uint8_t *lines,
-                        const int count, const bool high, const bool first, __m256i (*sum)[2])
+/* The low (high) nibbles of a record; those of the high half start at k = 16. `plane`: where they are left, or NULL. */
+INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
+                        const bool high, uint8_t *plane, __m256i (*sum)[2])
 {
     const __m256i mask = _mm256_set1_epi8(15);
-#pragma GCC unroll 8
-    for (int g = 0; g < count; g++) {
-        __m256i w0 = load(lines + g * 64), w1 = load(lines + g * 64 + 32);
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+        __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
         if (high) {
             w0 = _mm256_srli_epi16(w0, 4);
             w1 = _mm256_srli_epi16(w1, 4);
         }
-        add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
-                  first && g == 0, sum);
+        w0 = _mm256_and_si256(w0, mask);
+        w1 = _mm256_and_si256(w1, mask);
+        if (plane) {
+            _mm256_store_si256((void *)(plane + g * 64), w0);
+            _mm256_store_si256((void *)(plane + g * 64 + 32), w1);
+        }
+        add_group(R, a, k + (size_t)g * 4, w0, w1, !high && g == 0, sum);
     }
 }
 
 /* A nibble record as it lies. Few rows leave registers free to cut both nibbles from one load; and far ahead of a stream that
  * memory bounds, a prefetch helps. */
 INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
-                        __m256i (*sum)[2])
+                        uint8_t *planes, __m256i (*sum)[2])
 {
     if (R > 3) {
 #pragma GCC unroll 5
         for (int g = 0; g <= 4; g++)
             _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
-        add_nibbles(R, a, k, record, 4, false, true, sum);
-        add_nibbles(R, a, k + 16, record, 4, true, false, sum);
+        add_nibbles(R, a, k, record, false, planes, sum);
+        add_nibbles(R, a, k + 16, record, true, planes ? planes + CPU_NIBBLE_BYTES : NULL, sum);
         return;
     }
     const __m256i mask = _mm256_set1_epi8(15);
@@ -227,7 +234,8 @@ INLINE void nibble_block(const int R, const enum kind kind, const enum source so
     if (source == SOURCE_PLANES) {
         add_plane(R, row, at.a, t->planes + b * PLANE_BYTES, sum);
     } else {
-        add_records(R, row, at.a, record, sum);
+        add_records(R, row, at.a, record,
+                    source == SOURCE_UNPACK ? t->planes + b * PLANE_BYTES : NULL, sum);
     }
     const __m256i ones = _mm256_set1_epi16(1);
     const uint8_t *at_scales = record + CPU_NIBBLE_BYTES;
@@ -263,43 +271,81 @@ INLINE void add_byte_record(const int R, const int8_t *const *a, size_t k, const
     _mm_prefetch((const char *)record + CPU_BYTE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
 }
 
-/* Both planes in two passes: the low plane's sums wait in memory while the high plane is summed; the barrier keeps the
- * compiler from mixing the two and spilling both. */
-INLINE void add_byte_planes(const int R, const enum source source, const int8_t *const *a, size_t k,
-                            const uint8_t *from, __m256i (*low)[2], __m256i (*high)[2])
+/* sum[0] += pairs of w0 times b, sum[1] += those of w1, in 32 bits. One register for either product: with six rows there is
+ * no other. */
+INLINE void add_pairs(__m256i w0, __m256i w1, __m256i b, __m256i *sum)
 {
-    if (source == SOURCE_PLANES)
-        add_plane(R, a, k, from, high);
-    else
-        add_nibbles(R, a, k, from, 8, false, true, high);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        low[r][0] = high[r][0];
-        low[r][1] = high[r][1];
-    }
-    __asm__ volatile("" : "+m"(*(__m256i(*)[TILE_ROWS][2])low) : : "memory");
-    if (source == SOURCE_PLANES)
-        add_plane(R, a, k, from + PLANE_BYTES, high);
-    else
-        add_nibbles(R, a, k, from, 8, true, true, high);
+    __m256i t;
+    __asm__("vpmaddwd %[b], %[w0], %[t]\n\t"
+            "vpmaddwd %[b], %[w1], %[b]\n\t"
+            "vpaddd %[t], %[s0], %[s0]\n\t"
+            "vpaddd %[b], %[s1], %[s1]"
+            : [s0] "+x"(sum[0]), [s1] "+x"(sum[1]), [b] "+x"(b), [t] "=&x"(t)
+            : [w0] "x"(w0), [w1] "x"(w1));
 }
 
-/* Byte forms: S = 16 high + low - 128 s. */
-INLINE void byte_block(const int R, const enum kind kind, const enum source source,
-                       const struct tile *t, size_t b, const int8_t *const *row,
+/* A block of activations as 16 bits: word g of [0] holds k = 4 g and 4 g + 2, that of [1] k = 4 g + 1 and 4 g + 3, as a record's
+ * words do when their even bytes, or their odd ones, are taken. */
+struct pairs {
+    _Alignas(32) int32_t words[2][8];
+};
+
+INLINE void widen(const int R, const int8_t *const *a, size_t k, struct pairs *pairs_out)
+{
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        __m256i bytes = load(a[r] + k);
+        __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+        _mm256_store_si256((void *)pairs_out[r].words[0], even);
+        _mm256_store_si256((void *)pairs_out[r].words[1], _mm256_srai_epi16(bytes, 8));
+    }
+}
+
+/* Byte forms: S = sum((w + 128) a) - 128 s, by pairs of 16 bits: as many instructions a product as two planes of nibbles take,
+ * none of them at the block's end, and half the sums. `pairs`: the block's. */
+INLINE void byte_pairs(const int R, const struct tile *t, size_t b, const int8_t *const *row,
+                       const uint8_t *record, const struct pairs *pairs)
+{
+    static const _Alignas(32) uint32_t even[8] = {0xff00ff, 0xff00ff, 0xff00ff, 0xff00ff,
+                                                  0xff00ff, 0xff00ff, 0xff00ff, 0xff00ff};
+    __m256i sum[TILE_ROWS][2];
+    struct offsets at = block_offsets(t->acts, t->block + b);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        sum[r][0] = sum[r][1] = _mm256_set1_epi32(-128 * load_i32(row[r] + at.s));
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++) {
+        __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
+        __asm__("vpand %[even], %[w], %[w]" : [w] "+x"(w0) : [even] "m"(*(const __m256i *)even));
+        __asm__("vpand %[even], %[w], %[w]" : [w] "+x"(w1) : [even] "m"(*(const __m256i *)even));
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            add_pairs(w0, w1, _mm256_set1_epi32(pairs[r].words[0][g]), sum[r]);
+        w0 = _mm256_srli_epi16(load(record + g * 64), 8);
+        w1 = _mm256_srli_epi16(load(record + g * 64 + 32), 8);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            add_pairs(w0, w1, _mm256_set1_epi32(pairs[r].words[1][g]), sum[r]);
+    }
+    const struct scales scales[2] = {load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 0),
+                                     load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 1)};
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+        __m256 da = broadcast_da(row[r], at);
+        chain_row(KIND_BYTE, t, r, scales, sum[r][0], sum[r][1], da, da, NULL);
+    }
+}
+
+/* Byte forms for one or two rows: S = 16 high + low - 128 s. */
+INLINE void byte_block(const int R, const struct tile *t, size_t b, const int8_t *const *row,
                        const uint8_t *record, __m256 (*held)[2])
 {
-    __m256i sum[TILE_ROWS][2], low[TILE_ROWS][2];
+    __m256i sum[ROWS_FEW][2], low[ROWS_FEW][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
     const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    if (source == SOURCE_RECORDS && R <= 2)
-        add_byte_record(R, row, at.a, record, low, sum);
-    else
-        add_byte_planes(R, source, row, at.a,
-                        source == SOURCE_PLANES ? t->planes + b * 2 * PLANE_BYTES : record, low,
-                        sum);
-    const struct scales scales[2] = {load_scales(kind, t->form, record + CPU_BYTE_BYTES, 0),
-                                     load_scales(kind, t->form, record + CPU_BYTE_BYTES, 1)};
+    add_byte_record(R, row, at.a, record, low, sum);
+    const struct scales scales[2] = {load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 0),
+                                     load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 1)};
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
         __m256i start = _mm256_set1_epi32(-128 * load_i32(row[r] + at.s));
@@ -308,7 +354,19 @@ INLINE void byte_block(const int R, const enum kind kind, const enum source sour
         __m256i w = _mm256_add_epi32(_mm256_madd_epi16(low[r][1], ones), start);
         v = _mm256_add_epi32(_mm256_madd_epi16(sum[r][0], sixteens), v);
         w = _mm256_add_epi32(_mm256_madd_epi16(sum[r][1], sixteens), w);
-        chain_row(kind, t, r, scales, v, w, da, da, held);
+        chain_row(KIND_BYTE, t, r, scales, v, w, da, da, held);
+    }
+}
+
+/* The next block's activations are widened while this one's products are under way. */
+INLINE void byte_tile(const int R, const struct tile *t, const int8_t *const *row)
+{
+    struct pairs pairs[2][TILE_ROWS];
+    widen(R, row, t->block * KERN_BLOCK, pairs[0]);
+    for (size_t b = 0; b < t->blocks; b++) {
+        size_t next = t->block + (b + 1 < t->blocks ? b + 1 : b);
+        widen(R, row, next * KERN_BLOCK, pairs[(b + 1) & 1]);
+        byte_pairs(R, t, b, row, t->records + b * t->record_bytes, pairs[b & 1]);
     }
 }
 
@@ -319,13 +377,12 @@ INLINE void tile_blocks(const int R, const enum kind kind, const enum source sou
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
-    for (size_t b = 0; b < t->blocks; b++) {
-        const uint8_t *record = t->records + b * t->record_bytes;
-        if (kind == KIND_BYTE)
-            byte_block(R, kind, source, t, b, row, record, NULL);
-        else
-            nibble_block(R, kind, source, t, b, row, record, NULL);
+    if (kind == KIND_BYTE) {
+        byte_tile(R, t, row);
+        return;
     }
+    for (size_t b = 0; b < t->blocks; b++)
+        nibble_block(R, kind, source, t, b, row, t->records + b * t->record_bytes, NULL);
 }
 
 /* The compiler needs R as a constant, to keep the sums in registers. */
@@ -364,14 +421,19 @@ static void nibble_planes(size_t rows, const struct tile *t)
     tile_rows(rows, KIND_NIBBLE, SOURCE_PLANES, t);
 }
 
+static void nibble_unpack(size_t rows, const struct tile *t)
+{
+    if (rows == 4)
+        tile_blocks(4, KIND_NIBBLE, SOURCE_UNPACK, t);
+    else if (rows == 5)
+        tile_blocks(5, KIND_NIBBLE, SOURCE_UNPACK, t);
+    else
+        tile_blocks(TILE_ROWS, KIND_NIBBLE, SOURCE_UNPACK, t);
+}
+
 static void byte_records(size_t rows, const struct tile *t)
 {
     tile_rows(rows, KIND_BYTE, SOURCE_RECORDS, t);
-}
-
-static void byte_planes(size_t rows, const struct tile *t)
-{
-    tile_rows(rows, KIND_BYTE, SOURCE_PLANES, t);
 }
 
 static void wild_records(size_t rows, const struct tile *t)
@@ -389,26 +451,11 @@ static enum kind kind_of(enum cpu_form form)
     return form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE ? KIND_NIBBLE : KIND_BYTE;
 }
 
-static void (*const tiles[][2])(size_t rows, const struct tile *t) = {
-    [KIND_NIBBLE] = {nibble_records, nibble_planes},
-    [KIND_BYTE] = {byte_records, byte_planes},
-    [KIND_WILD] = {wild_records, NULL},
+static void (*const tiles[][SOURCES])(size_t rows, const struct tile *t) = {
+    [KIND_NIBBLE] = {nibble_records, nibble_planes, nibble_unpack},
+    [KIND_BYTE] = {byte_records},
+    [KIND_WILD] = {wild_records},
 };
-
-/* Nibble records into planes in order of k; byte records into a low and a high plane a block. */
-static void unpack(enum kind kind, const struct tile *t, uint8_t *planes)
-{
-    const __m256i mask = _mm256_set1_epi8(15);
-    size_t half = kind == KIND_BYTE ? CPU_BYTE_BYTES : CPU_NIBBLE_BYTES;
-    for (size_t b = 0; b < t->blocks; b++) {
-        uint8_t *low = planes + b * 2 * half, *high = low + half;
-        for (size_t i = 0; i < half; i += 32) {
-            __m256i w = load(t->records + b * t->record_bytes + i);
-            _mm256_store_si256((void *)(low + i), _mm256_and_si256(w, mask));
-            _mm256_store_si256((void *)(high + i), _mm256_and_si256(_mm256_srli_epi16(w, 4), mask));
-        }
-    }
-}
 
 /* What will be needed when the tiles are through: the records behind these (the panel's next blocks or the next panel: they
  * lie in one run), asked for in equal parts before each tile, because the hardware's own prefetch has forgotten the stream by
@@ -429,18 +476,27 @@ static void ask(const struct ahead *ahead, size_t part, size_t parts, size_t row
         __builtin_prefetch(ahead->out + r * ahead->ld_out, 1);
 }
 
-/* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. */
-static void run_tiles(enum kind kind, size_t row, size_t rows, float (*chain)[CPU_PANEL],
-                      struct tile t, const struct ahead *ahead)
+/* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. `chain`: [rows][16], or one tile's where a
+ * panel is done in one go. The last blocks' chains are stored while they are in L1. */
+static void run_tiles(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
+                      size_t rows, float (*chain)[CPU_PANEL], struct tile t,
+                      const struct ahead *ahead)
 {
+    enum kind kind = kind_of(t.form);
+    bool first = t.block == 0, last = t.block + t.blocks == panel->blocks;
     size_t tallest = kind == KIND_WILD ? WILD_ROWS : TILE_ROWS,
            count = (rows + tallest - 1) / tallest;
     for (size_t i = 0, done = 0; i < count; i++) {
         size_t height = (rows - done) / (count - i);
         ask(ahead, i, count, done, height);
         t.row = row + done;
-        t.chain = chain[done];
-        tiles[kind][t.planes ? SOURCE_PLANES : SOURCE_RECORDS](height, &t);
+        t.chain = first && last ? chain[0] : chain[done];
+        if (first)
+            memset(t.chain, 0, height * sizeof(chain[0]));
+        enum source source = !t.planes ? SOURCE_RECORDS : i == 0 ? SOURCE_UNPACK : SOURCE_PLANES;
+        tiles[kind][source](height, &t);
+        if (last)
+            cpu_avx2_store(call, panel, t.row, height, (float(*)[CPU_PANEL])t.chain);
         done += height;
     }
 }
@@ -450,10 +506,9 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
 {
     _Alignas(64) float chain[CHUNK_ROWS][CPU_PANEL];
     _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
-    memset(chain, 0, rows * sizeof(chain[0]));
     enum kind kind = kind_of(panel->form);
-    bool direct = rows <= DIRECT_ROWS || kind == KIND_WILD;
-    size_t step = direct ? panel->blocks : kind == KIND_BYTE ? CHUNK_BLOCKS / 2 : CHUNK_BLOCKS;
+    bool direct = rows <= DIRECT_ROWS || kind != KIND_NIBBLE;
+    size_t step = direct && kind != KIND_BYTE ? panel->blocks : CHUNK_BLOCKS;
     for (size_t b = 0; b < panel->blocks; b += step) {
         struct tile t = {.form = panel->form,
                          .record_bytes = panel->record_bytes,
@@ -463,16 +518,14 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
                          .records = panel->records + b * panel->record_bytes,
                          .planes = direct ? NULL : planes};
         struct ahead ahead = {.records = t.records + t.blocks * t.record_bytes,
-                              .bytes = direct ? 0 : t.blocks * t.record_bytes};
+                              .bytes =
+                                  kind == KIND_BYTE || !direct ? t.blocks * t.record_bytes : 0};
         if (b + step >= panel->blocks && panel->whole) {
             ahead.out = call->out + row * call->ld_out + panel->slot_row[0];
             ahead.ld_out = call->ld_out;
         }
-        if (!direct)
-            unpack(kind, &t, planes);
-        run_tiles(kind, row, rows, chain, t, &ahead);
+        run_tiles(call, panel, row, rows, chain, t, &ahead);
     }
-    cpu_avx2_store(call, panel, row, rows, chain);
 }
 
 /* --- one or two rows: bound by reading, so nothing but the records goes through memory --- */
@@ -513,7 +566,7 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
             for (int i = 0; i < S; i++) {
                 const uint8_t *from = record + (size_t)i * apart_bytes;
                 if (kind == KIND_BYTE)
-                    byte_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
+                    byte_block(R, &t, b, row, from, held[i]);
                 else
                     nibble_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
             }
