@@ -11,6 +11,15 @@
 
 #include "kernels/backend.h"
 
+/* One matrix. */
+static void linear_enqueue(struct engine *engine, struct kern_step *step, enum kern_rows rows,
+                           const struct kern_weights *weights, const struct kern_acts *acts,
+                           bool accumulate, struct kern_buffer *out)
+{
+    struct kern_linear_part part = {weights, out};
+    engine->ops->linear(engine->stream, step, rows, acts, accumulate, &part, 1);
+}
+
 static void layer_enqueue(struct engine *engine, struct kern_step *step, uint32_t index)
 {
     const struct kern_ops *ops = engine->ops;
@@ -21,23 +30,24 @@ static void layer_enqueue(struct engine *engine, struct kern_step *step, uint32_
         .layer = index,
         .scale = 1.0f / __builtin_sqrtf((float)engine->info.head_dim),
     };
+    const struct kern_linear_part qkv[] = {
+        {layer->q, engine->q}, {layer->k, engine->k}, {layer->v, engine->v}};
+    const struct kern_linear_part gate_up[] = {{layer->gate, engine->gate},
+                                               {layer->up, engine->up}};
     float eps = engine->config.rms_eps;
 
     ops->layer_begin(stream, step, index);
     ops->norm(stream, step, KERN_ROWS_ALL, engine->x, layer->attn_norm, eps, engine->acts_hidden);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->q, engine->acts_hidden, false, engine->q);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->k, engine->acts_hidden, false, engine->k);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->v, engine->acts_hidden, false, engine->v);
+    ops->linear(stream, step, KERN_ROWS_ALL, engine->acts_hidden, false, qkv, 3);
     ops->rope_kv(stream, step, &desc, engine->rope, engine->q, engine->k, engine->v, engine->kv);
     ops->attention(stream, step, &desc, engine->q, engine->kv, engine->attention);
     ops->acts_from(stream, step, engine->attention, engine->acts_attention);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->output, engine->acts_attention, true,
-                engine->x);
+    linear_enqueue(engine, step, KERN_ROWS_ALL, layer->output, engine->acts_attention, true,
+                   engine->x);
     ops->norm(stream, step, KERN_ROWS_ALL, engine->x, layer->ffn_norm, eps, engine->acts_hidden);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->gate, engine->acts_hidden, false, engine->gate);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->up, engine->acts_hidden, false, engine->up);
+    ops->linear(stream, step, KERN_ROWS_ALL, engine->acts_hidden, false, gate_up, 2);
     ops->silu_mul(stream, step, engine->gate, engine->up, engine->acts_ffn);
-    ops->linear(stream, step, KERN_ROWS_ALL, layer->down, engine->acts_ffn, true, engine->x);
+    linear_enqueue(engine, step, KERN_ROWS_ALL, layer->down, engine->acts_ffn, true, engine->x);
     ops->layer_end(stream, step, index);
 }
 
@@ -59,8 +69,8 @@ void engine_forward(struct engine *engine, struct engine_step *step)
     if (step->kern->sample_count) {
         ops->norm(stream, step->kern, KERN_ROWS_SAMPLED, engine->x, engine->output_norm,
                   engine->config.rms_eps, engine->acts_head);
-        ops->linear(stream, step->kern, KERN_ROWS_SAMPLED, engine->head, engine->acts_head, false,
-                    engine->logits);
+        linear_enqueue(engine, step->kern, KERN_ROWS_SAMPLED, engine->head, engine->acts_head,
+                       false, engine->logits);
         ops->sample(stream, step->kern, engine->logits, info->vocab_size);
     }
     ops->step_end(stream, step->kern);

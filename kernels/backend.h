@@ -234,6 +234,12 @@ struct kern_attention_desc {
     float scale; /* 1 / sqrt(head_dim) */
 };
 
+enum { KERN_LINEAR_PARTS = 3 }; /* queries, keys and values */
+struct kern_linear_part {
+    const struct kern_weights *weights;
+    struct kern_buffer *out;
+};
+
 struct kern_stream_options {
     uint32_t commands_max; /* operations enqueued and not yet run; more is our own bug (asserted) */
     bool
@@ -317,10 +323,11 @@ struct kern_ops {
     void (*norm)(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
                  const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
                  struct kern_acts *acts);
-    /* out[row] = or += W acts[row]; out [rows][weights->rows] */
+    /* Of each part, out[row] = or += W acts[row]; out [rows][weights->rows]. 1 to KERN_LINEAR_PARTS matrices that read the same
+     * activations are one operation: the rows are passed over once, and the threads wait for each other once. */
     void (*linear)(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_weights *weights, const struct kern_acts *acts,
-                   bool accumulate, struct kern_buffer *out);
+                   const struct kern_acts *acts, bool accumulate,
+                   const struct kern_linear_part *parts, uint32_t part_count);
     /* Turns q [rows][heads][head_dim] in place, turns k and stores k, v [rows][kv_heads][head_dim] in their pages. */
     void (*rope_kv)(struct kern_stream *stream, struct kern_step *step,
                     const struct kern_attention_desc *desc, const struct kern_rope *rope,

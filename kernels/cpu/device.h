@@ -201,8 +201,8 @@ void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_r
                  const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
                  struct kern_acts *acts);
 void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_weights *weights, const struct kern_acts *acts,
-                   bool accumulate, struct kern_buffer *out);
+                   const struct kern_acts *acts, bool accumulate,
+                   const struct kern_linear_part *parts, uint32_t part_count);
 void cpu_op_rope_kv(struct kern_stream *stream, struct kern_step *step,
                     const struct kern_attention_desc *desc, const struct kern_rope *rope,
                     struct kern_buffer *q, struct kern_buffer *k, struct kern_buffer *v,

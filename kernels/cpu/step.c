@@ -16,6 +16,8 @@ enum {
     ROWS_PER_ITEM = 8,   /* of the row-wise operations */
     ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone */
     PANELS_PER_ITEM_MIN = 4,
+    LINEAR_ROWS =
+        192, /* whose activations stay in the second cache while all parts pass over them */
 };
 
 /* --- creation --- */
@@ -318,25 +320,58 @@ void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
 struct linear_arguments {
     struct cpu_step *step;
     enum kern_rows rows;
-    struct cpu_linear_call call; /* rows and panels are set when it runs */
     enum cpu_isa_level isa;
+    struct cpu_acts acts;
+    uint32_t part_count;
+    bool accumulate;
+    struct {
+        const struct cpu_weights *weights;
+        float *out;
+    } parts[KERN_LINEAR_PARTS];
 };
 
+/* Items are runs of panels of all parts, one part's after the other's. */
 struct linear_work {
     const struct linear_arguments *arguments;
+    size_t panels;
     uint32_t items;
 };
+
+/* Panels [begin, end), counted from the first part's first, of the rows given. */
+static void linear_panels(const struct linear_arguments *a, struct cpu_rows rows, size_t begin,
+                          size_t end)
+{
+    size_t before = 0; /* panels of the parts passed */
+    for (uint32_t i = 0; i < a->part_count; i++) {
+        const struct cpu_weights *weights = a->parts[i].weights;
+        size_t panels = cpu_weights_panels(weights), from = begin > before ? begin - before : 0,
+               to = end > before ? end - before : 0;
+        struct cpu_linear_call call = {
+            .weights = weights,
+            .acts = a->acts,
+            .rows = rows,
+            .panel_begin = from,
+            .panel_end = to < panels ? to : panels,
+            .out = a->parts[i].out,
+            .ld_out = cpu_weights_out_rows(weights),
+            .accumulate = a->accumulate,
+        };
+        if (call.panel_begin < call.panel_end)
+            cpu_linear(a->isa, &call);
+        before += panels;
+    }
+}
 
 static void linear_item(void *context, uint32_t item, unsigned worker)
 {
     (void)worker;
     const struct linear_work *work = context;
-    struct cpu_linear_call call = work->arguments->call;
-    size_t panels = cpu_weights_panels(call.weights);
-    call.panel_begin = panels * item / work->items;
-    call.panel_end = panels * (item + 1) / work->items;
-    call.rows = (struct cpu_rows){0, rows_of(work->arguments->step, work->arguments->rows)};
-    cpu_linear(work->arguments->isa, &call);
+    size_t begin = work->panels * item / work->items, end = work->panels * (item + 1) / work->items;
+    size_t rows = rows_of(work->arguments->step, work->arguments->rows);
+    for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
+        size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
+        linear_panels(work->arguments, (struct cpu_rows){row, last}, begin, end);
+    }
 }
 
 static void linear_run(struct kern_stream *stream, const void *arguments)
@@ -344,26 +379,30 @@ static void linear_run(struct kern_stream *stream, const void *arguments)
     struct linear_work work = {.arguments = arguments};
     if (rows_of(work.arguments->step, work.arguments->rows) == 0)
         return;
+    for (uint32_t i = 0; i < work.arguments->part_count; i++)
+        work.panels += cpu_weights_panels(work.arguments->parts[i].weights);
     unsigned threads = cpu_pool_threads(stream->pool);
-    uint32_t items = (uint32_t)cpu_weights_panels(work.arguments->call.weights);
-    items = (items + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
+    uint32_t items = (uint32_t)(work.panels + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
     work.items = threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
     cpu_pool_run(stream->pool, work.items, linear_item, &work);
 }
 
 void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_weights *weights, const struct kern_acts *acts,
-                   bool accumulate, struct kern_buffer *out)
+                   const struct kern_acts *acts, bool accumulate,
+                   const struct kern_linear_part *parts, uint32_t part_count)
 {
+    assert(part_count >= 1 && part_count <= KERN_LINEAR_PARTS);
     struct linear_arguments a = {
         .step = cpu_step_of(step),
         .rows = rows,
         .isa = stream->device->isa,
-        .call = {.weights = weights->weights,
-                 .acts = acts->acts,
-                 .out = out->region.data,
-                 .ld_out = cpu_weights_out_rows(weights->weights),
-                 .accumulate = accumulate},
+        .acts = acts->acts,
+        .part_count = part_count,
+        .accumulate = accumulate,
     };
+    for (uint32_t i = 0; i < part_count; i++) {
+        a.parts[i].weights = parts[i].weights->weights;
+        a.parts[i].out = parts[i].out->region.data;
+    }
     cpu_stream_push(stream, linear_run, &a, sizeof a);
 }

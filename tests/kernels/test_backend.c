@@ -104,6 +104,84 @@ TEST(backend, making_memory_real_ends_when_told)
     munmap(data, bytes);
 }
 
+/* --- linear of several matrices at once --- */
+
+enum { PARTS_ROWS = 200, PARTS_IN = 64 };
+static const uint32_t part_outs[KERN_LINEAR_PARTS] = {75, 32, 91}; /* 5, 2 and 6 panels */
+
+/* The three parts' outputs, one after the other, of `rows` rows, in one operation or in three. */
+static void parts_compute(unsigned threads, bool together, uint32_t rows, float *out)
+{
+    struct kern_device *device = device_open("cpu", threads);
+    const struct kern_ops *ops = device->ops;
+    static float x[PARTS_ROWS * PARTS_IN], w[100 * PARTS_IN];
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)((int)(i * 37 % 101) - 50) / 16.0f;
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++)
+        w[i] = (float)((int)(i * 53 % 97) - 48) / 64.0f;
+    struct kern_stream_options options = {
+        .commands_max = 16, .compute = true, .vocab = 16, .head_dim = 32};
+    struct kern_step_caps caps = {.rows_max = PARTS_ROWS, .seqs_max = 1, .samples_max = 1};
+    struct kern_stream *stream;
+    struct kern_step *step;
+    struct kern_buffer *in;
+    struct kern_acts *acts;
+    struct kern_linear_part parts[KERN_LINEAR_PARTS];
+    struct kern_weights *weights[KERN_LINEAR_PARTS];
+    CHECK_INT(ops->stream_create(device, &options, &stream), STATUS_OK);
+    CHECK_INT(ops->step_create(device, &caps, 1, &step), STATUS_OK);
+    CHECK_INT(ops->buffer_create(device, sizeof x, &in), STATUS_OK);
+    CHECK_INT(ops->acts_create(device, PARTS_ROWS, PARTS_IN, &acts), STATUS_OK);
+    step->row_count = rows;
+    for (int i = 0; i < KERN_LINEAR_PARTS; i++) {
+        struct err err = ERR_INIT;
+        struct kern_weights_desc desc = {.name = "part",
+                                         .type = KERN_WEIGHT_F32,
+                                         .data = w + i * PARTS_IN,
+                                         .rows = part_outs[i],
+                                         .columns = PARTS_IN};
+        CHECK_INT(ops->weights_create(device, &desc, &weights[i], &err), STATUS_OK);
+        parts[i].weights = weights[i];
+        CHECK_INT(
+            ops->buffer_create(device, part_outs[i] * PARTS_ROWS * sizeof(float), &parts[i].out),
+            STATUS_OK);
+    }
+    ops->upload(stream, in, 0, x, sizeof x);
+    ops->acts_from(stream, step, in, acts);
+    if (together)
+        ops->linear(stream, step, KERN_ROWS_ALL, acts, false, parts, KERN_LINEAR_PARTS);
+    for (int i = 0; i < KERN_LINEAR_PARTS; i++) {
+        if (!together)
+            ops->linear(stream, step, KERN_ROWS_ALL, acts, false, &parts[i], 1);
+        ops->download(stream, parts[i].out, 0, out, part_outs[i] * rows * sizeof(float));
+        out += part_outs[i] * rows;
+    }
+    ops->stream_sync(stream);
+    ops->stream_destroy(stream);
+    for (int i = 0; i < KERN_LINEAR_PARTS; i++) {
+        ops->buffer_destroy(parts[i].out);
+        ops->weights_destroy(weights[i]);
+    }
+    ops->acts_destroy(acts);
+    ops->buffer_destroy(in);
+    ops->step_destroy(step);
+    ops->device_close(device);
+}
+
+TEST(backend, matrices_of_the_same_activations_may_be_one_operation)
+{
+    static float apart[198 * PARTS_ROWS], together[198 * PARTS_ROWS];
+    static const uint32_t rows[] = {1, 3, PARTS_ROWS};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        parts_compute(1, false, rows[i], apart);
+        for (unsigned threads = 1; threads <= 3; threads++) {
+            memset(together, 0xff, sizeof together);
+            parts_compute(threads, true, rows[i], together);
+            CHECK_INT(memcmp(apart, together, 198 * rows[i] * sizeof(float)), 0);
+        }
+    }
+}
+
 TEST(backend, lists_of_processors)
 {
     static const struct {
