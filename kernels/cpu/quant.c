@@ -10,7 +10,9 @@
 static size_t row_bytes(enum kern_compute compute, size_t cols)
 {
     size_t bytes = compute == KERN_COMPUTE_F32 ? cols * 4 : cols + cols / KERN_BLOCK * 12;
-    return (bytes + 63) / 64 * 64;
+    bytes = (bytes + 63) / 64 * 64;
+    /* or every other row's lines would have to share the same few places of the first cache */
+    return bytes % 2048 == 0 ? bytes + 1024 : bytes;
 }
 
 size_t cpu_acts_bytes(enum kern_compute compute, size_t rows, size_t cols)

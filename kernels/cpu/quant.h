@@ -7,7 +7,7 @@
  *
  *     int8 row:  | a: cols x i8 | da: blocks x f32 | v0: blocks x u32 | s: blocks x i32 | pad to 64 |
  *                da = amax / 127, s = sum(a), v0 = 8 s 65535 mod 2^32 (where E32's sum starts)
- *     f32 row:   | cols x f32 | pad to 64 |
+ *     f32 row:   | cols x f32 | pad to 64 |     either: 1,024 more where a row would be a multiple of 2,048
  *
  * A row that holds a value that is not finite (NaN, infinity, or overflow inside the fused step)
  * fails alone: its row_bad flag becomes 1 and its acts become zeros; the flags are never cleared
