@@ -181,14 +181,17 @@ static void link_closed(struct kv_link *link)
         link_expect(link);
 }
 
-static enum status link_open_peer(struct kv_link *link, struct err *err)
+/* Under `epoch`, or a later one where the two workers have met more often. */
+static enum status link_open_peer(struct kv_link *link, uint32_t epoch, struct err *err)
 {
     link_expect(link);
     struct xfer_peer *peer;
-    enum status status =
-        xfer_peer_open(link->links->xfer, link->address, link->address_bytes, link, &peer, err);
+    uint32_t number = epoch;
+    enum status status = xfer_peer_open(link->links->xfer, link->address, link->address_bytes,
+                                        &number, link, &peer, err);
     if (status)
         return status;
+    link->epoch = number;
     link_connect(link, peer);
     return STATUS_OK;
 }
@@ -197,12 +200,8 @@ enum status kv_link_reopen(struct kv_link *link, struct err *err)
 {
     if (link->state != KV_LINK_DOWN)
         return err_set(err, STATUS_AGAIN, "kv link: it is %s", kv_link_state_text(link->state));
-    uint32_t before = link->epoch;
-    link->epoch = link->epoch + 1 > link->epoch_wanted ? link->epoch + 1 : link->epoch_wanted;
-    enum status status = link_open_peer(link, err);
-    if (status)
-        link->epoch = before;
-    return status;
+    uint32_t next = link->epoch + 1;
+    return link_open_peer(link, next > link->epoch_wanted ? next : link->epoch_wanted, err);
 }
 
 /* Tells the owner where each link stands; a link that is FREE is told once and then forgotten. */
@@ -675,8 +674,7 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
         *link_out = link;
         return STATUS_OK;
     }
-    link->epoch = 1;
-    enum status status = link_open_peer(link, err);
+    enum status status = link_open_peer(link, 1, err);
     if (status) {
         link->incarnation = 0;
         return status;

@@ -28,8 +28,8 @@
  * Doubt: a transfer on it came to nothing though no operation failed. The link serves on, but the pair is to meet again: with a frame
  * from the peer it is UP once more.
  *
- * Epochs: a pair counts its endpoints; every frame carries the number. Both sides use the larger of the two, and a HELLO
- * with a larger one ends what was there under the smaller. Frames under any other epoch are stale; so are frames in another
+ * Epochs: a pair of workers counts its endpoints, over all lives of the nodes that have them; every frame carries the number.
+ * Both sides use the larger of the two, and a HELLO with a larger one ends what was there under the smaller. Frames under any other epoch are stale; so are frames in another
  * version than the link's.
  *
  * Time: kv_links_progress is given now and the sum of all lateness of the loop. Deadlines that declare another party dead
@@ -161,7 +161,7 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
 void kv_link_close(struct kv_link *link);
 /* Something on it came to nothing: CONNECTING until a frame has come from the peer. In any state but UP, nothing. */
 void kv_link_doubt(struct kv_link *link);
-/* DOWN: opens under the next epoch. AGAIN in any other state. */
+/* DOWN: opens under the next epoch. AGAIN in any other state, and as xfer_peer_open. */
 enum status kv_link_reopen(struct kv_link *link, struct err *err);
 struct kv_link *kv_link_find(struct kv_links *links, uint64_t incarnation); /* NULL: none */
 

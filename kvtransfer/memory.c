@@ -231,7 +231,8 @@ static void peers_fail(struct memory_worker *worker, struct memory_worker *remot
 }
 
 static enum status memory_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes,
-                                    void *context, struct xfer_peer **peer_out, struct err *err)
+                                    uint32_t *number_inout, void *context,
+                                    struct xfer_peer **peer_out, struct err *err)
 {
     struct memory_worker *worker = worker_of(xfer);
     struct xfer_hub *hub = worker->hub;

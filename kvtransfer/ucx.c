@@ -24,6 +24,7 @@
 #include "kvtransfer/ucx_device.h"
 #include "kvtransfer/ucx_filter.h"
 #include "kvtransfer/ucx_bind.h"
+#include "kvtransfer/ucx_number.h"
 #include "kvtransfer/ucx_send.h"
 #include "kvtransfer/xfer_impl.h"
 
@@ -65,6 +66,7 @@ struct ucx_xfer {
     bool sent;               /* a piece has gone out: its sender may have the next one */
     bool attention;          /* a peer failed, closes or is to be closed */
     struct ucx_filter filter;
+    struct ucx_numbers numbers;
     char description[XFER_NAME_BYTES];
     char warning[ERR_MESSAGE_BYTES + 128];
     size_t address_bytes;
@@ -324,7 +326,8 @@ static void on_endpoint_error(void *context, ucp_ep_h endpoint, ucs_status_t sta
     ucx_of(peer->base.xfer)->attention = true;
 }
 
-static enum status address_check(const uint8_t *address, size_t bytes, struct err *err)
+static enum status address_check(const uint8_t *address, size_t bytes, uint64_t *checksum_out,
+                                 struct err *err)
 {
     uint32_t magic, version;
     uint64_t checksum;
@@ -340,14 +343,17 @@ static enum status address_check(const uint8_t *address, size_t bytes, struct er
                        version >> 24, version >> 16 & 0xff, UCP_API_MAJOR, UCP_API_MINOR);
     if (checksum != kv_checksum(address + ADDRESS_PREFIX_BYTES, bytes - ADDRESS_PREFIX_BYTES))
         return err_set(err, STATUS_INVALID, "kv_address: damaged");
+    *checksum_out = checksum;
     return STATUS_OK;
 }
 
 static enum status ucx_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes,
-                                 void *context, struct xfer_peer **peer_out, struct err *err)
+                                 uint32_t *number_inout, void *context, struct xfer_peer **peer_out,
+                                 struct err *err)
 {
     struct ucx_xfer *ucx = ucx_of(xfer);
-    enum status checked = address_check(address, bytes, err);
+    uint64_t whose = 0;
+    enum status checked = address_check(address, bytes, &whose, err);
     if (checked)
         return checked;
     struct ucx_peer *peer = NULL;
@@ -365,6 +371,10 @@ static enum status ucx_peer_open(struct xfer *xfer, const uint8_t *address, size
     };
     *peer = (struct ucx_peer){.base = {.xfer = xfer, .context = context}};
     list_init(&peer->base.ops);
+    enum status numbered =
+        ucx_number_take(&ucx->numbers, whose, ucx->worker, &params, number_inout, err);
+    if (numbered)
+        return numbered;
     ucx_said[0] = '\0';
     ucs_status_t status = ucp_ep_create(ucx->worker, &params, &peer->endpoint);
     if (status != UCS_OK)
@@ -534,6 +544,7 @@ static void ucx_destroy(struct xfer *xfer)
     }
     if (ucx->context)
         ucp_cleanup(ucx->context);
+    ucx_numbers_free(&ucx->numbers);
     free(ucx->slots);
     free(ucx->peers);
     free(ucx);

@@ -64,13 +64,14 @@ void xfer_expect_tick(struct xfer *xfer, uint64_t now_ns)
     xfer->ops->expect_tick(xfer, now_ns);
 }
 
-enum status xfer_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes, void *context,
-                           struct xfer_peer **peer_out, struct err *err)
+enum status xfer_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes,
+                           uint32_t *number_inout, void *context, struct xfer_peer **peer_out,
+                           struct err *err)
 {
     if (bytes == 0 || bytes > XFER_ADDRESS_BYTES_MAX)
         return err_set(err, STATUS_INVALID, "kv_address: %zu bytes (1 to %d)", bytes,
                        XFER_ADDRESS_BYTES_MAX);
-    return xfer->ops->peer_open(xfer, address, bytes, context, peer_out, err);
+    return xfer->ops->peer_open(xfer, address, bytes, number_inout, context, peer_out, err);
 }
 
 void xfer_peer_close(struct xfer_peer *peer)

@@ -123,9 +123,14 @@ void xfer_expect_tick(struct xfer *xfer, uint64_t now_ns);
 /* --- peers --- */
 
 /* Starts to connect; does not wait, sending is allowed at once. `context` comes back in the handler.
- * FULL: peers_max; INVALID: not an address; DEVICE: unreachable by any transport here. */
-enum status xfer_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes, void *context,
-                           struct xfer_peer **peer_out, struct err *err);
+ * `number`: the how manieth endpoint between the two workers this is, from 1 on. In: at least this; out: what it is, which is more
+ * where more were opened. Both sides must be at the same number, else what they have does not last: who has the lower one closes,
+ * and opens at the other's.
+ * FULL: peers_max; INVALID: not an address; DEVICE: unreachable by any transport here; AGAIN: the number is far ahead, call again
+ * soon. */
+enum status xfer_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes,
+                           uint32_t *number_inout, void *context, struct xfer_peer **peer_out,
+                           struct err *err);
 /* Force: what is outstanding ends with CLOSED; handler.peer_closed follows. Closing twice does no harm. */
 void xfer_peer_close(struct xfer_peer *peer);
 /* What is in flight and what has completed. Frames count apart from pieces: a frame is complete when it has left, also

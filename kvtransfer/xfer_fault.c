@@ -422,7 +422,8 @@ static void on_peer_closed(void *context, void *peer_context, struct xfer_peer *
 /* --- peers --- */
 
 static enum status fault_peer_open(struct xfer *xfer, const uint8_t *address, size_t bytes,
-                                   void *context, struct xfer_peer **peer_out, struct err *err)
+                                   uint32_t *number_inout, void *context,
+                                   struct xfer_peer **peer_out, struct err *err)
 {
     struct fault_xfer *fault = fault_of(xfer);
     struct fault_peer *peer = NULL;
@@ -433,7 +434,8 @@ static enum status fault_peer_open(struct xfer *xfer, const uint8_t *address, si
         return err_set(err, STATUS_FULL, "kv peers: %u are open already", fault->peers_max);
     *peer = (struct fault_peer){.base = {.xfer = xfer, .context = context}};
     list_init(&peer->base.ops);
-    enum status status = xfer_peer_open(fault->inner, address, bytes, peer, &peer->inner, err);
+    enum status status =
+        xfer_peer_open(fault->inner, address, bytes, number_inout, peer, &peer->inner, err);
     if (status)
         return status;
     peer->base.state = XFER_PEER_OPEN;

@@ -18,8 +18,9 @@ struct xfer_ops {
     enum status (*expect)(struct xfer *xfer, const struct sockaddr *address, uint64_t now_ns,
                           uint64_t window_ns);
     void (*expect_tick)(struct xfer *xfer, uint64_t now_ns);
-    enum status (*peer_open)(struct xfer *xfer, const uint8_t *address, size_t bytes, void *context,
-                             struct xfer_peer **peer_out, struct err *err);
+    enum status (*peer_open)(struct xfer *xfer, const uint8_t *address, size_t bytes,
+                             uint32_t *number_inout, void *context, struct xfer_peer **peer_out,
+                             struct err *err);
     void (*peer_close)(struct xfer_peer *peer);
     enum status (*send_frame)(struct xfer_peer *peer, const void *frame, size_t bytes);
     enum status (*send_piece)(struct xfer_peer *peer, const void *header, size_t header_bytes,

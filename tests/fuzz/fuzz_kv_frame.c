@@ -168,7 +168,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct xfer_peer *raw;
     size_t address_bytes;
     const uint8_t *address = xfer_address(node.xfer, &address_bytes);
-    status = xfer_peer_open(peer.xfer, address, address_bytes, NULL, &raw, NULL);
+    uint32_t number = 1;
+    status = xfer_peer_open(peer.xfer, address, address_bytes, &number, NULL, &raw, NULL);
     assert(status == STATUS_OK);
     unsigned sent = 0;
     for (size_t at = 0; at + 2 <= bytes && sent < SENT_MAX;) {

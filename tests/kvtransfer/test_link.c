@@ -232,9 +232,10 @@ TEST(link, frames_of_a_later_version_and_of_unknown_types_are_counted)
                              .key = give.key};
     uint8_t bytes[KV_FRAME_BYTES_MAX];
     struct xfer_peer *raw;
+    uint32_t number = 1;
     size_t address_bytes;
     const uint8_t *address = xfer_address(d.xfer, &address_bytes);
-    CHECK_INT(xfer_peer_open(p.xfer, address, address_bytes, NULL, &raw, NULL), STATUS_OK);
+    CHECK_INT(xfer_peer_open(p.xfer, address, address_bytes, &number, NULL, &raw, NULL), STATUS_OK);
     size_t count = kv_frame_encode(&frame, bytes);
     bytes[4] = WIRE_NEWEST + 1;
     CHECK_INT(xfer_send_frame(raw, bytes, count), STATUS_OK);

@@ -583,11 +583,13 @@ static void send_as(struct rig_node *from, uint64_t from_incarnation, uint64_t t
     size_t count = kv_frame_encode(&frame, bytes);
     struct rig_node *to = from == &p ? &d : &p;
     struct xfer_peer *peer;
+    uint32_t number = 1;
     size_t address_bytes;
     const uint8_t *address = xfer_address(to->xfer, &address_bytes);
     struct err err = ERR_INIT;
     /* A second endpoint, as a frozen earlier life would still have one. Its close is a message that ends nothing here. */
-    CHECK_INT(xfer_peer_open(from->xfer, address, address_bytes, NULL, &peer, &err), STATUS_OK);
+    CHECK_INT(xfer_peer_open(from->xfer, address, address_bytes, &number, NULL, &peer, &err),
+              STATUS_OK);
     CHECK_INT(xfer_send_frame(peer, bytes, count), STATUS_OK);
 }
 

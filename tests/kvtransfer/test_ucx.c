@@ -369,6 +369,81 @@ TEST(ucx, a_frozen_taker_is_closed_after_four_seconds_and_served_after_it_woke)
     rig_node_stop(&here);
 }
 
+/* --- endpoints that only one side has had --- */
+
+static struct rig_node there; /* in this process too */
+
+static void turn_both(double seconds)
+{
+    for (uint64_t end_ns = clock_now_ns() + (uint64_t)(seconds * 1e9); clock_now_ns() < end_ns;) {
+        rig_node_round(&there, clock_now_ns());
+        turn();
+    }
+}
+
+/* `count` calls that are not answered, for nobody there knows of this side yet. */
+static void calls_in_vain(struct rig_node *from, const struct rig_node *to, unsigned count)
+{
+    size_t bytes;
+    const uint8_t *address = xfer_address(to->xfer, &bytes);
+    for (unsigned i = 0; i < count; i++) {
+        struct err err = ERR_INIT;
+        struct xfer_peer *peer;
+        uint32_t number = 1;
+        CHECK_INT(xfer_peer_open(from->xfer, address, bytes, &number, NULL, &peer, &err),
+                  STATUS_OK);
+        turn_both(0.02);
+        xfer_peer_close(peer);
+        turn_both(0.02);
+    }
+}
+
+/* Both know of each other and meet; then the link stays up, though UCX asks each second whether the other end is there. */
+static void both_meet_and_stay(void)
+{
+    struct kv_link *a = rig_link(&here, &there), *b = rig_link(&there, &here);
+    for (uint64_t end_ns = clock_now_ns() + 10 * NS_PER_S; clock_now_ns() < end_ns;) {
+        turn_both(0.01);
+        if (kv_link_info(a).state == KV_LINK_UP && kv_link_info(b).state == KV_LINK_UP)
+            break;
+    }
+    CHECK_INT(kv_link_info(a).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(b).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(a).epoch, kv_link_info(b).epoch);
+    unsigned lost = here.changes[KV_LINK_DOWN] + there.changes[KV_LINK_DOWN];
+    turn_both(1.6);
+    CHECK_INT(here.changes[KV_LINK_DOWN] + there.changes[KV_LINK_DOWN] - lost, 0);
+}
+
+/* One side begins anew, and the other hears of it a little later. */
+static void new_life(uint64_t incarnation)
+{
+    struct kv_link *link = kv_link_find(there.links, here.incarnation);
+    kv_links_renew(here.links, here.incarnation = incarnation);
+    turn_both(0.1);
+    kv_link_close(link);
+    turn_both(0.1);
+}
+
+TEST(ucx, who_has_called_in_vain_stays_together_with_whom_it_meets)
+{
+    static const struct rig_options rig = {.links = {.reopen_ns = 200 * NS_PER_MS}};
+    struct xfer_options options = {.transport = XFER_TRANSPORT_TCP};
+    rig_node_start(&here, NULL, &options, &rig, 500);
+    rig_node_start(&there, NULL, &options, &rig, 600);
+    calls_in_vain(&here, &there, 1);
+    both_meet_and_stay();
+    new_life(501); /* it is the one that calls, as before */
+    both_meet_and_stay();
+    new_life(701); /* now it is called */
+    both_meet_and_stay();
+    new_life(502);
+    calls_in_vain(&there, &here, 70); /* more than are caught up with at once */
+    both_meet_and_stay();
+    rig_node_stop(&here);
+    rig_node_stop(&there);
+}
+
 /* --- starting --- */
 
 static void ignore_frame(void *context, const uint8_t *frame, size_t bytes)
@@ -428,13 +503,14 @@ TEST(ucx, a_damaged_address_is_refused)
     const uint8_t *address = xfer_address(xfer, &bytes);
     uint8_t copy[XFER_ADDRESS_BYTES_MAX];
     struct xfer_peer *peer;
+    uint32_t number = 1;
     for (size_t i = 0; i < bytes; i++) {
         memcpy(copy, address, bytes);
         copy[i] ^= 0x10;
         if (i == 4 || i == 5) /* the patch level and the unused byte of the version may differ */
             continue;
-        CHECK_INT(xfer_peer_open(xfer, copy, bytes, NULL, &peer, &err), STATUS_INVALID);
-        CHECK_INT(xfer_peer_open(xfer, address, i, NULL, &peer, &err), STATUS_INVALID);
+        CHECK_INT(xfer_peer_open(xfer, copy, bytes, &number, NULL, &peer, &err), STATUS_INVALID);
+        CHECK_INT(xfer_peer_open(xfer, address, i, &number, NULL, &peer, &err), STATUS_INVALID);
     }
     xfer_destroy(xfer);
 }
