@@ -158,15 +158,6 @@ static void link_fail(struct kv_link *link, enum status status)
     assert(list_empty(&link->source_ring));
 }
 
-/* Both sides connect, in either order: also a link that failed lets its peer come again. */
-static void link_expect(struct kv_link *link)
-{
-    struct kv_links *links = link->links;
-    if (link->host.ss_family)
-        xfer_expect(links->xfer, (const struct sockaddr *)&link->host, links->now_ns,
-                    links->options.expect_ns);
-}
-
 /* The endpoint is gone, or given up on. */
 static void link_closed(struct kv_link *link)
 {
@@ -177,14 +168,11 @@ static void link_closed(struct kv_link *link)
     link->since_ns = link->links->now_ns;
     link->links->ticked_ns = 0;
     sm_move(&link_table, &link->state, link->leaving ? KV_LINK_FREE : KV_LINK_DOWN);
-    if (!link->leaving)
-        link_expect(link);
 }
 
 /* Under `epoch`, or a later one where the two workers have met more often. */
 static enum status link_open_peer(struct kv_link *link, uint32_t epoch, struct err *err)
 {
-    link_expect(link);
     struct xfer_peer *peer;
     uint32_t number = epoch;
     enum status status = xfer_peer_open(link->links->xfer, link->address, link->address_bytes,
@@ -392,7 +380,6 @@ static void links_tick(struct kv_links *links)
     for (int i = 0; i < KV_SIDE_COUNT; i++)
         if (links->sides[i].object)
             links->sides[i].tick(links->sides[i].object);
-    xfer_expect_tick(links->xfer, links->now_ns);
 }
 
 void kv_links_flush(struct kv_links *links)
@@ -561,7 +548,6 @@ enum status kv_links_create(const struct kv_links_options *options,
     o->window_ns = o->window_ns ? o->window_ns : 250 * NS_PER_MS;
     o->stall_ns = o->stall_ns ? o->stall_ns : 4 * NS_PER_S;
     o->hello_ns = o->hello_ns ? o->hello_ns : 500 * NS_PER_MS;
-    o->expect_ns = o->expect_ns ? o->expect_ns : 3 * NS_PER_S;
     o->quarantine_ns = o->quarantine_ns ? o->quarantine_ns : NS_PER_S;
     if (!o->called_ns && o->reopen_ns)
         o->called_ns = 20 * NS_PER_S;
@@ -663,14 +649,9 @@ enum status kv_link_open(struct kv_links *links, const struct kv_link_options *o
                              .address_bytes = options->address_bytes};
     list_init(&link->source_ring);
     memcpy(link->address, options->address, options->address_bytes);
-    if (options->host)
-        memcpy(&link->host, options->host,
-               options->host->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6)
-                                                    : sizeof(struct sockaddr_in));
     if (link->called) { /* its HELLO has the first epoch */
         sm_move(&link_table, &link->state, KV_LINK_DOWN);
         link->since_ns = links->now_ns;
-        link_expect(link);
         *link_out = link;
         return STATUS_OK;
     }

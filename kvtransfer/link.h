@@ -71,7 +71,6 @@ struct kv_links_options {
     uint64_t hello_ns; /* between two HELLOs while connecting; 0: 500 ms */
     /* A closing endpoint that has not drained in this time is given up on; 0: 1 s. */
     uint64_t quarantine_ns;
-    uint64_t expect_ns; /* the peer's host may connect for so long after each open; 0: 3 s */
     /* A link that is DOWN opens again by itself after this; 0: by the peer's call or kv_link_reopen only. */
     uint64_t reopen_ns;
     /* With pieces in flight: so long without sleep for the next event, as long as it comes. 0: never. */
@@ -149,8 +148,6 @@ struct kv_link_options {
     uint32_t wire;          /* the version of the frames on this link; 0: the first */
     const uint8_t *address; /* xfer_address of its worker; copied */
     size_t address_bytes;
-    const struct sockaddr
-        *host;     /* IPv4 or IPv6 that it connects from, for xfer_expect; copied; NULL: unknown */
     void *context; /* the caller's, for kv_link_context */
 };
 /* FULL: links_max; ALREADY open for this incarnation: IN_USE; MISMATCH: a version that this program does not speak; INVALID,

@@ -52,7 +52,6 @@ struct kv_link {
     struct kv_rate send_rate, receive_rate;
     struct list source_ring; /* transfers with something to send to this peer, in turn */
     unsigned parked;
-    struct sockaddr_storage host; /* ss_family 0: unknown */
     size_t address_bytes;
     uint8_t address[XFER_ADDRESS_BYTES_MAX];
 };
