@@ -10,6 +10,7 @@
 
 enum {
     KV_LAYOUT_VERSION = 1, /* docs/NUMERICS.md, "KV cache" */
+    DRAW_VERSION = 2,      /* docs/NUMERICS.md, "Sampling" */
     ROWS_MAX_DEFAULT = 512,
     SEQS_MAX_DEFAULT = 64,
     COPIES_MAX_DEFAULT = 64,
@@ -121,9 +122,9 @@ static enum status info_init(struct engine *engine, const struct engine_options 
         range_check("kv_type", options->kv_type, 0, KERN_KV_TYPE_COUNT - 1, err) != STATUS_OK ||
         range_check("compute", options->compute, 0, KERN_COMPUTE_INT8, err) != STATUS_OK)
         return STATUS_CONFIG;
-    snprintf(info->arithmetic, sizeof info->arithmetic, "%s/kv-%s/layout-%u",
+    snprintf(info->arithmetic, sizeof info->arithmetic, "%s/kv-%s/layout-%u/draw-%u",
              options->compute == KERN_COMPUTE_INT8 ? "int8" : "f32",
-             kern_kv_type_name(options->kv_type), info->kv_layout_version);
+             kern_kv_type_name(options->kv_type), info->kv_layout_version, DRAW_VERSION);
     return geometry_init(engine, options, err);
 }
 

@@ -1,12 +1,19 @@
 /* See sampler.h.
  *
- * Candidates are ordered by (logit after all changes, descending; id, ascending): a total order, so there is one result. The
- * order is produced lazily, because making all of it would take a sixth of a decode step of 32 rows: a look over the vocabulary
- * keeps the 64 best, which is nearly always enough; a sort of 64-bit keys gives the rest. Sums that decide something are in
- * double, in the order given in docs/NUMERICS.md. */
+ * Candidates are ordered by (logit after all changes, descending; id, ascending): a total order, so there is one result. It is made
+ * no further than a draw looks, because sorting a row would take a sixth of a decode step of 32 rows. Sums that decide something are
+ * integers, so they have no order, and what lies above a place in the order can be added up without being sorted:
+ *
+ *     top_k up to 64     the best, from one pass
+ *     larger top_k       a count of each bucket of values; what lies in the buckets down to the last one is sorted
+ *     top_p alone        a sum of each bucket; the one bucket in which top_p is passed is sorted, and the one in which the draw falls
+ *     none               a sum of each 64 ids; the 64 in which the draw falls are walked through again
+ *
+ * See docs/NUMERICS.md, "Sampling", for the definition, which knows no buckets. */
 #include "kernels/cpu/sampler.h"
 
 #include <assert.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,38 +27,36 @@ struct cpu_sampler {
     uint32_t vocab;
     uint32_t
         *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
-    float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for */
-    float *weights;  /* [vocab] */
-    double *sums;    /* [vocab / CPU_SAMPLER_RUN, rounded up] */
-    uint64_t *order; /* [vocab + 1] keys, best first: a part of the order */
-    uint64_t *spare; /* [vocab + 1] */
-    uint32_t order_count, order_taken;
-    uint32_t parts; /* after the best: what is at or above the floor, then what is below */
-    uint64_t below; /* the last of the best */
-    float floor;
-    float *kept_weights; /* [vocab] of the candidates taken from the order */
-    uint32_t *kept_ids;  /* [vocab] */
+    float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for and they change */
+    float *few;  /* [vocab] the values of a part of the order */
+    uint64_t *sums;   /* [vocab / CPU_SAMPLER_RUN, rounded up] */
+    uint64_t *order;  /* [vocab + BEST_MAX] keys, best first: a part of the order */
+    uint64_t *spare;  /* [vocab] */
+    uint32_t *units;  /* [vocab] of a part of the order */
+    uint16_t *places; /* [vocab] buckets */
+    uint64_t buckets[CPU_SAMPLER_BUCKETS];
 };
 
 #define PROMPT_BIT UINT32_C(0x80000000)
 
 enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out)
 {
+    assert(vocab <= CPU_SAMPLER_VOCAB_MAX);
     struct cpu_sampler *sampler = calloc(1, sizeof *sampler);
     if (!sampler)
         return STATUS_MEMORY;
     size_t count = vocab ? vocab : 1;
-    *sampler = (struct cpu_sampler){.vocab = vocab,
-                                    .counts = calloc(count, sizeof *sampler->counts),
-                                    .raw = calloc(count, sizeof *sampler->raw),
-                                    .weights = calloc(count, sizeof *sampler->weights),
-                                    .sums = calloc(count, sizeof *sampler->sums),
-                                    .order = calloc(count + 1, sizeof *sampler->order),
-                                    .spare = calloc(count + 1, sizeof *sampler->spare),
-                                    .kept_weights = calloc(count, sizeof *sampler->kept_weights),
-                                    .kept_ids = calloc(count, sizeof *sampler->kept_ids)};
-    if (!sampler->counts || !sampler->raw || !sampler->weights || !sampler->sums ||
-        !sampler->order || !sampler->spare || !sampler->kept_weights || !sampler->kept_ids) {
+    sampler->vocab = vocab;
+    sampler->counts = calloc(count, sizeof *sampler->counts);
+    sampler->raw = calloc(count, sizeof *sampler->raw);
+    sampler->few = calloc(count, sizeof *sampler->few);
+    sampler->sums = calloc(count / CPU_SAMPLER_RUN + 1, sizeof *sampler->sums);
+    sampler->order = calloc(count + BEST_MAX, sizeof *sampler->order);
+    sampler->spare = calloc(count, sizeof *sampler->spare);
+    sampler->units = calloc(count, sizeof *sampler->units);
+    sampler->places = calloc(count, sizeof *sampler->places);
+    if (!sampler->counts || !sampler->raw || !sampler->few || !sampler->sums || !sampler->order ||
+        !sampler->spare || !sampler->places) {
         cpu_sampler_destroy(sampler);
         return STATUS_MEMORY;
     }
@@ -65,28 +70,30 @@ void cpu_sampler_destroy(struct cpu_sampler *sampler)
         return;
     free(sampler->counts);
     free(sampler->raw);
-    free(sampler->weights);
+    free(sampler->few);
     free(sampler->sums);
     free(sampler->order);
     free(sampler->spare);
-    free(sampler->kept_weights);
-    free(sampler->kept_ids);
+    free(sampler->units);
+    free(sampler->places);
     free(sampler);
 }
 
-/* --- the order of candidates: the best from one look over all, then, when more are wanted, what is likely, sorted, then the
- * rest. Each is made only when the one before is used up. --- */
-
-/* Sorts by the upper halves, the values, descending; keys come in order of id and equal values keep it. */
+/* Sorts by the upper halves, the values, descending; keys come in order of id and equal values keep it. What lies in one bucket
+ * has most digits in common: these cost a count alone. */
 static void keys_sort(uint64_t *keys, uint64_t *spare, uint32_t count)
 {
-    enum { DIGIT = 11, DIGITS = 1 << DIGIT, PASSES = 3 };
+    enum { DIGIT = 8, DIGITS = 1 << DIGIT, PASSES = 4 };
     uint32_t starts[PASSES][DIGITS];
+    uint64_t *from = keys, *to = spare;
     memset(starts, 0, sizeof starts);
     for (uint32_t i = 0; i < count; i++)
         for (int pass = 0; pass < PASSES; pass++)
             starts[pass][~(keys[i] >> (32 + pass * DIGIT)) & (DIGITS - 1)]++;
     for (int pass = 0; pass < PASSES; pass++) {
+        int shift = 32 + pass * DIGIT;
+        if (count == 0 || starts[pass][~(keys[0] >> shift) & (DIGITS - 1)] == count)
+            continue;
         uint32_t at = 0;
         for (int digit = 0; digit < DIGITS; digit++) {
             uint32_t here = starts[pass][digit];
@@ -94,41 +101,13 @@ static void keys_sort(uint64_t *keys, uint64_t *spare, uint32_t count)
             at += here;
         }
         for (uint32_t i = 0; i < count; i++)
-            spare[starts[pass][~(keys[i] >> (32 + pass * DIGIT)) & (DIGITS - 1)]++] = keys[i];
-        uint64_t *other = keys;
-        keys = spare;
-        spare = other;
+            to[starts[pass][~(from[i] >> shift) & (DIGITS - 1)]++] = from[i];
+        uint64_t *other = from;
+        from = to;
+        to = other;
     }
-    memcpy(spare, keys,
-           count * sizeof *keys); /* after three passes the spare has become the keys */
-}
-
-/* e^-10: what is below has so little weight that few draws look so far. */
-static const float likely_range = 10.0f;
-
-static void order_begin(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
-                        const float *values, float max, float temperature, uint32_t wanted)
-{
-    wanted = wanted < BEST_MAX ? wanted : BEST_MAX;
-    sampler->order_count = loops->best(values, sampler->vocab, wanted, sampler->order);
-    sampler->order_taken = sampler->parts = 0;
-    sampler->below = sampler->order[sampler->order_count - 1];
-    sampler->floor = max - likely_range * temperature;
-}
-
-/* The next best. There is one. */
-static uint32_t order_take(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
-                           const float *values)
-{
-    while (sampler->order_taken == sampler->order_count) {
-        assert(sampler->parts < 2);
-        sampler->order_taken = 0;
-        sampler->order_count =
-            loops->collect(values, sampler->vocab, sampler->below, sampler->floor,
-                           sampler->parts++ == 0, sampler->order);
-        keys_sort(sampler->order, sampler->spare, sampler->order_count);
-    }
-    return cpu_sampler_key_id(sampler->order[sampler->order_taken++]);
+    if (from != keys)
+        memcpy(keys, from, count * sizeof *keys);
 }
 
 /* --- log-probabilities of the raw logits --- */
@@ -142,15 +121,15 @@ static float logprob_of(const struct log_softmax *norm, float logit)
     return (logit - norm->max) - norm->log_sum;
 }
 
-static void top_fill(struct cpu_sampler *sampler, const struct cpu_sampler_loops *loops,
+static void top_fill(const float *raw, uint32_t vocab, const struct cpu_sampler_loops *loops,
                      const struct log_softmax *norm, uint32_t count, struct kern_sample_out *out)
 {
     uint64_t best[KERN_TOP_MAX];
     count = count < KERN_TOP_MAX ? count : KERN_TOP_MAX;
-    out->top_count = loops->best(sampler->raw, sampler->vocab, count, best);
+    out->top_count = loops->best(raw, vocab, count, best);
     for (uint32_t i = 0; i < out->top_count; i++) {
         out->top_ids[i] = cpu_sampler_key_id(best[i]);
-        out->top_logprobs[i] = logprob_of(norm, sampler->raw[out->top_ids[i]]);
+        out->top_logprobs[i] = logprob_of(norm, raw[out->top_ids[i]]);
     }
 }
 
@@ -172,13 +151,16 @@ static void penalise(struct cpu_sampler *sampler, const struct kern_sampling *sa
     sampler->counts[id] = 0; /* each id once; also leaves the table clean */
 }
 
+static bool penalises(const struct kern_sampling *sampling)
+{
+    return sampling->repetition_penalty != 1.0f || sampling->presence_penalty != 0.0f ||
+           sampling->frequency_penalty != 0.0f;
+}
+
 static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sample *sample,
                             int64_t extra, float *logits)
 {
     const struct kern_sampling *sampling = sample->sampling;
-    if (sampling->repetition_penalty == 1.0f && sampling->presence_penalty == 0.0f &&
-        sampling->frequency_penalty == 0.0f)
-        return;
     uint32_t *counts = sampler->counts;
     for (uint32_t i = 0; i < sampling->prompt_count; i++)
         counts[sampling->prompt[i]] |= PROMPT_BIT;
@@ -196,18 +178,10 @@ static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sampl
 
 /* --- the draw --- */
 
-static uint32_t greedy(const float *logits, uint32_t vocab, float max)
+static uint32_t greedy(const float *logits, const struct cpu_sampler_look *look)
 {
-    enum { LOOK = 64 };
-    uint32_t i = 0;
-    for (; i + LOOK <= vocab; i += LOOK) {
-        uint32_t found = 0;
-        for (uint32_t j = 0; j < LOOK; j++)
-            found |= (uint32_t)(logits[i + j] == max);
-        if (found)
-            break;
-    }
-    while (i + 1 < vocab && logits[i] != max) /* max is one of them */
+    uint32_t i = look->at;
+    while (logits[i] != look->max) /* it is one of the next few */
         i++;
     return i;
 }
@@ -217,128 +191,207 @@ struct draw {
     const struct kern_sampling *how;
     const struct cpu_sampler_loops *loops;
     const float *values; /* [vocab] */
-    float max;           /* of them */
-    double u;
+    struct cpu_sampler_scale scale;
+    uint64_t u; /* [0, 2^53) */
 };
+
+/* The first whose running sum exceeds this is drawn from what adds up to `sum`: sum > u * whole. */
+static uint64_t target_of(const struct draw *draw, uint64_t sum)
+{
+    return (uint64_t)((unsigned __int128)draw->u * sum >> 53);
+}
+
+/* What the running sum must reach: the least integer that is at least top_p * total. At least 1, so that the best stays. */
+static uint64_t enough_of(const struct draw *draw, uint64_t total)
+{
+    enum { BITS = 40 };
+    uint64_t top_p = (uint64_t)((double)draw->how->top_p * 0x1p40);
+    unsigned __int128 product = (unsigned __int128)top_p * total + ((UINT64_C(1) << BITS) - 1);
+    uint64_t enough = (uint64_t)(product >> BITS);
+    return enough ? enough : 1;
+}
 
 /* Among all, in order of id. */
 static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
 {
-    const struct kern_sampling *how = draw->how;
-    double total = draw->loops->weights(draw->values, draw->max, how->temperature, how->min_p,
-                                        sampler->vocab, sampler->weights, sampler->sums);
-    /* the sums at every 64th tell where the target is passed: the same sums as those of a walk through all */
-    double target = draw->u * total;
-    uint32_t runs = (sampler->vocab + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN, run = 0, last = 0;
-    while (run < runs && !(sampler->sums[run] > target))
+    uint32_t vocab = sampler->vocab, run = 0, id = 0;
+    uint32_t units[CPU_SAMPLER_RUN];
+    uint64_t total = draw->loops->runs(draw->values, vocab, &draw->scale, sampler->sums),
+             target = target_of(draw, total);
+    while (sampler->sums[run] <= target) /* the last is the total, which is more */
         run++;
-    uint32_t begin = run < runs ? run * CPU_SAMPLER_RUN : 0;
-    double sum = begin ? sampler->sums[run - 1] : 0;
-    for (uint32_t i = begin; i < sampler->vocab; i++) {
-        if (!(sampler->weights[i] >= how->min_p) || sampler->weights[i] == 0.0f)
-            continue;
-        last = i;
-        sum += (double)sampler->weights[i];
-        if (sum > target)
-            break;
-    }
-    return last;
+    uint64_t sum = run ? sampler->sums[run - 1] : 0;
+    uint32_t begin = run * CPU_SAMPLER_RUN,
+             count = vocab - begin < CPU_SAMPLER_RUN ? vocab - begin : CPU_SAMPLER_RUN;
+    draw->loops->units(draw->values + begin, count, &draw->scale, units);
+    while ((sum += units[id]) <= target)
+        id++;
+    return begin + id;
 }
 
-/* The next best into kept_*[at]; its weight. `made`: all weights are. */
-static float keep_next(struct cpu_sampler *sampler, const struct draw *draw, bool made, uint32_t at)
+/* The first of the `wanted` best in sampler->order; there are as many. */
+static void order_best(struct cpu_sampler *sampler, const struct draw *draw, uint32_t wanted)
 {
-    uint32_t id = order_take(sampler, draw->loops, draw->values);
-    sampler->kept_ids[at] = id;
-    sampler->kept_weights[at] =
-        made ? sampler->weights[id]
-             : mathf_exp((draw->values[id] - draw->max) / draw->how->temperature);
-    return sampler->kept_weights[at];
+    if (wanted <= BEST_MAX) {
+        draw->loops->best(draw->values, sampler->vocab, wanted, sampler->order);
+        return;
+    }
+    draw->loops->buckets(draw->values, sampler->vocab, &draw->scale, true, sampler->places,
+                         sampler->buckets);
+    uint32_t last = 0;
+    for (uint64_t have = sampler->buckets[0]; have < wanted; have += sampler->buckets[last])
+        last++;
+    uint32_t count = draw->loops->collect(draw->values, sampler->vocab, sampler->places, 0, last,
+                                          sampler->order);
+    keys_sort(sampler->order, sampler->spare, count);
 }
 
-/* Among the best: top_k, then top_p, then min_p; in descending order. */
-static uint32_t draw_best(struct cpu_sampler *sampler, const struct draw *draw)
+/* The units of the first `count` of sampler->order into sampler->units. */
+static void order_units(struct cpu_sampler *sampler, const struct draw *draw, uint32_t count,
+                        const struct cpu_sampler_scale *scale)
 {
-    const struct kern_sampling *how = draw->how;
-    uint32_t vocab = sampler->vocab, kept = 0;
-    double total = 0;
-    bool top_k = how->top_k && how->top_k < vocab;
-    order_begin(sampler, draw->loops, draw->values, draw->max, how->temperature,
-                top_k ? how->top_k : BEST_MAX);
-    if (top_k)
-        for (; kept < how->top_k; kept++)
-            total += (double)keep_next(sampler, draw, false, kept);
-    else
-        total = draw->loops->weights(draw->values, draw->max, how->temperature, 0, vocab,
-                                     sampler->weights, sampler->sums);
-    double enough = (double)how->top_p * total, sum = 0;
-    uint32_t limit = top_k ? kept : vocab, count = 0;
-    while (count < limit) {
-        if (!top_k)
-            keep_next(sampler, draw, true, count);
-        if (count > 0 && !(sampler->kept_weights[count] >= how->min_p))
-            break;
-        sum += (double)sampler->kept_weights[count++];
-        if (how->top_p < 1.0f && sum >= enough)
-            break;
-    }
-    double target = draw->u * sum, reached = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        reached += (double)sampler->kept_weights[i];
-        if (reached > target)
-            return sampler->kept_ids[i];
-    }
-    return sampler->kept_ids[count - 1];
+    for (uint32_t i = 0; i < count; i++)
+        sampler->few[i] = draw->values[cpu_sampler_key_id(sampler->order[i])];
+    draw->loops->units(sampler->few, count, scale, sampler->units);
+}
+
+/* Among the top_k best: top_p, of what weighs min_p or more; in descending order. */
+static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *draw)
+{
+    const uint32_t limit = draw->how->top_k;
+    const uint32_t *units = sampler->units;
+    struct cpu_sampler_scale all = draw->scale;
+    uint64_t total = 0, sum = 0, reached = 0;
+    uint32_t at = 0;
+    all.min_p = 0;
+    order_best(sampler, draw, limit);
+    order_units(sampler, draw, limit, &all);
+    for (uint32_t i = 0; i < limit; i++)
+        total += units[i];
+    uint64_t enough = draw->how->top_p < 1.0f ? enough_of(draw, total) : total;
+    if (draw->scale.min_p > 0)
+        order_units(sampler, draw, limit, &draw->scale);
+    for (uint32_t i = 0; i < limit && sum < enough; i++)
+        sum += units[i];
+    uint64_t target = target_of(draw, sum);
+    while ((reached += units[at]) <= target)
+        at++;
+    return cpu_sampler_key_id(sampler->order[at]);
+}
+
+/* The first in the order whose running sum, of what weighs min_p or more, exceeds the target, and that sum. There is one. */
+static uint32_t order_find(struct cpu_sampler *sampler, const struct draw *draw, uint64_t target,
+                           uint64_t *sum_out)
+{
+    uint64_t sum = 0;
+    uint32_t bucket = 0, at = 0;
+    while (sum + sampler->buckets[bucket] <= target)
+        sum += sampler->buckets[bucket++];
+    uint32_t count = draw->loops->collect(draw->values, sampler->vocab, sampler->places, bucket,
+                                          bucket, sampler->order);
+    keys_sort(sampler->order, sampler->spare, count);
+    order_units(sampler, draw, count, &draw->scale);
+    while ((sum += sampler->units[at]) <= target)
+        at++;
+    assert(at < count);
+    *sum_out = sum;
+    return cpu_sampler_key_id(sampler->order[at]);
+}
+
+/* Among all: top_p, of what weighs min_p or more; in descending order. */
+static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *draw)
+{
+    uint64_t sum = 0, reached;
+    uint64_t total = draw->loops->buckets(draw->values, sampler->vocab, &draw->scale, false,
+                                          sampler->places, sampler->buckets);
+    uint64_t enough = enough_of(draw, total);
+    for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++)
+        sum += sampler->buckets[i];
+    if (sum > enough)
+        order_find(sampler, draw, enough - 1, &sum);
+    return order_find(sampler, draw, target_of(draw, sum), &reached);
+}
+
+/* Buckets reach down to e^-16 of the best, or to the least: what is below has so little weight that few draws look so far. */
+static struct cpu_sampler_scale scale_of(const struct kern_sampling *how,
+                                         const struct cpu_sampler_look *look)
+{
+    const float range = 16.0f, per_max = 1e30f, inverse = 1 / how->temperature;
+    struct cpu_sampler_scale scale = {.max = look->max, .min_p = how->min_p};
+    scale.inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* 0 times it is 0 */
+    float wide = -cpu_sampler_exponent(&scale, look->min);
+    scale.near = -wide >= CPU_SAMPLER_NEAR;
+    wide = wide < range ? wide : range;
+    float per = (float)(CPU_SAMPLER_BUCKETS - 1) / wide; /* infinite when all are equal */
+    scale.per = per < per_max ? -per : -per_max;
+    return scale;
+}
+
+static const struct cpu_sampler_loops *loops_of(enum cpu_isa_level isa)
+{
+    if (isa == CPU_ISA_PLAIN)
+        return &cpu_sampler_loops_plain;
+#if defined(__x86_64__)
+    return &cpu_sampler_loops_avx2; /* of all levels from there on */
+#elif defined(__aarch64__)
+    return &cpu_sampler_loops_neon;
+#else
+    return &cpu_sampler_loops_plain;
+#endif
 }
 
 void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
                      const struct kern_sample *sample, int64_t extra, float *logits,
                      struct kern_sample_out *out)
 {
-    const struct cpu_sampler_loops *loops = &cpu_sampler_loops_plain;
-#if defined(__x86_64__)
-    if (isa >= CPU_ISA_AVX2)
-        loops = &cpu_sampler_loops_avx2;
-#endif
+    const struct cpu_sampler_loops *loops = loops_of(isa);
     const struct kern_sampling *sampling = sample->sampling;
     uint32_t vocab = sampler->vocab;
+    const float *raw = logits;
+    struct cpu_sampler_look look;
     out->token = 0;
     out->logprob = 0;
     out->top_count = 0;
     if (sample->logits_out)
         memcpy(sample->logits_out, logits, vocab * sizeof *logits);
-    out->finite = loops->all_finite(logits, vocab);
+    loops->look(logits, vocab, &look);
+    out->finite = look.finite;
     if (!out->finite || !sampling)
         return;
+    bool changes = sampling->bias_count || penalises(sampling);
     struct log_softmax norm = {0};
     if (sampling->logprobs >= 0) {
-        norm.max = loops->max(logits, vocab);
-        norm.log_sum = mathf_log(loops->exp_sum(logits, norm.max, vocab));
-        memcpy(sampler->raw, logits, vocab * sizeof *logits);
-        top_fill(sampler, loops, &norm, (uint32_t)sampling->logprobs, out);
+        norm.max = look.max;
+        norm.log_sum = mathf_log(loops->exp_sum(logits, vocab, &look));
+        if (changes)
+            raw = memcpy(sampler->raw, logits, vocab * sizeof *logits);
+        top_fill(raw, vocab, loops, &norm, (uint32_t)sampling->logprobs, out);
     }
-    for (uint32_t i = 0; i < sampling->bias_count; i++)
-        logits[sampling->bias[i].token_id] += sampling->bias[i].bias;
-    penalties_apply(sampler, sample, extra, logits);
-    float max = loops->max(logits, vocab);
-    if (!mathf_is_finite(max)) { /* a penalty overflowed */
-        out->finite = false;
-        return;
+    if (changes) {
+        for (uint32_t i = 0; i < sampling->bias_count; i++)
+            logits[sampling->bias[i].token_id] += sampling->bias[i].bias;
+        if (penalises(sampling))
+            penalties_apply(sampler, sample, extra, logits);
+        loops->look(logits, vocab, &look);
+        out->finite = mathf_is_finite(look.max); /* a penalty may overflow */
+        if (!out->finite)
+            return;
     }
     if (sampling->temperature == 0.0f) {
-        out->token = greedy(logits, vocab, max);
+        out->token = greedy(logits, &look);
     } else {
-        struct draw draw = {
-            .how = sampling,
-            .loops = loops,
-            .values = logits,
-            .max = max,
-            .u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0)};
-        bool all = (!sampling->top_k || sampling->top_k >= vocab) && sampling->top_p >= 1.0f;
-        out->token = all ? draw_all(sampler, &draw) : draw_best(sampler, &draw);
+        double u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0);
+        struct draw draw = {.how = sampling,
+                            .loops = loops,
+                            .values = logits,
+                            .scale = scale_of(sampling, &look),
+                            .u = (uint64_t)(u * 0x1p53)};
+        out->token = sampling->top_k && sampling->top_k < vocab ? draw_top_k(sampler, &draw)
+                     : sampling->top_p < 1.0f                   ? draw_top_p(sampler, &draw)
+                                                                : draw_all(sampler, &draw);
     }
     if (sampling->logprobs >= 0)
-        out->logprob = logprob_of(&norm, sampler->raw[out->token]);
+        out->logprob = logprob_of(&norm, raw[out->token]);
 }
 
 /* --- the operation --- */

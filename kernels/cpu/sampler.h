@@ -12,6 +12,9 @@
 
 struct cpu_sampler; /* working memory for one row */
 
+enum { CPU_SAMPLER_VOCAB_MAX = 1 << 24 }; /* as many weights add up to 2^54 units at most */
+
+/* vocab: at most CPU_SAMPLER_VOCAB_MAX */
 enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out);
 void cpu_sampler_destroy(struct cpu_sampler *sampler);
 
@@ -42,24 +45,76 @@ static inline float cpu_sampler_key_value(uint64_t key)
     return mathf_from_bits(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-enum { CPU_SAMPLER_RUN = 64 };
+enum { CPU_SAMPLER_RUN = 64, CPU_SAMPLER_BUCKETS = 1024 };
+
+/* One look over a row. */
+struct cpu_sampler_look {
+    float max, min;
+    uint32_t at; /* the max is first met among the CPU_SAMPLER_RUN from here on */
+    bool finite; /* none is infinite or NaN; with a NaN the others mean nothing */
+};
+
+#define CPU_SAMPLER_NEAR (-86.0f) /* exponentials from here to 0 are normal numbers */
+
+/* How a row's values become weights, and which bucket of the order each belongs to. */
+struct cpu_sampler_scale {
+    float max, inverse, min_p; /* inverse: of the temperature */
+    bool near;                 /* every (x - max) * inverse is at least CPU_SAMPLER_NEAR */
+    float
+        per; /* buckets to a unit of that, negative; what is too far below the best is in the last one */
+};
+
+/* A weight in the unit of all sums, 2^-30, to the nearest, ties to even: as an integer, so that a sum has no order. */
+enum { CPU_SAMPLER_UNIT_BITS = 30 };
+
+static inline uint32_t cpu_sampler_units(float weight)
+{
+    const double magic = 0x1.8p+52; /* the sum's last bit is 1 */
+    double scaled = (double)weight * (1 << CPU_SAMPLER_UNIT_BITS);
+    return (uint32_t)((scaled + magic) - magic);
+}
+
+/* The logarithm of a weight: at most 0. */
+static inline float cpu_sampler_exponent(const struct cpu_sampler_scale *scale, float x)
+{
+    return (x - scale->max) * scale->inverse;
+}
+
+static inline float cpu_sampler_weight(const struct cpu_sampler_scale *scale, float x)
+{
+    return mathf_exp(cpu_sampler_exponent(scale, x));
+}
+
+/* 0 holds the best; never less for a smaller value. */
+static inline uint32_t cpu_sampler_bucket(const struct cpu_sampler_scale *scale, float x)
+{
+    float place = cpu_sampler_exponent(scale, x) * scale->per, last = CPU_SAMPLER_BUCKETS - 1;
+    return (uint32_t)(int32_t)(place < last ? place : last);
+}
 
 /* The loops over the vocabulary, per instruction set. */
 struct cpu_sampler_loops {
-    bool (*all_finite)(const float *x, uint32_t count);
-    float (*max)(const float *x, uint32_t count); /* finite x */
-    /* weight[i] = exp((x[i] - max) / temperature): 1 for the best, whatever the temperature. sums[j]: the double sum, in order
-     * of i, of those that are at least `min`, up to the end of the j-th CPU_SAMPLER_RUN of them. Returns the whole. */
-    double (*weights)(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight, double *sums);
-    /* The keys below `below` of values on one side of the floor (likely: at or above it), in order of id; how many. */
-    uint32_t (*collect)(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
-                        uint64_t *keys);
+    void (*look)(const float *x, uint32_t count, struct cpu_sampler_look *look_out);
+    /* sums[j]: the units of those that weigh min_p or more, up to the end of the j-th CPU_SAMPLER_RUN. Returns the whole. */
+    uint64_t (*runs)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                     uint64_t *sums);
+    /* units[count]: each value's, 0 for those that weigh less than min_p. For a few. */
+    void (*units)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                  uint32_t *units);
+    /* places[count]: each value's bucket; of the last one CPU_SAMPLER_BUCKETS - 1 or more. sums[CPU_SAMPLER_BUCKETS]: of each bucket
+     * the units of those that weigh min_p or more; `ones`: instead how many they are, whatever they weigh. Returns the whole, of
+     * what weighs less too. */
+    uint64_t (*buckets)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                        bool ones, uint16_t *places, uint64_t *sums);
+    /* The keys of buckets `first` to `last`, in order of id; how many. */
+    uint32_t (*collect)(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
+                        uint32_t last, uint64_t *keys);
     /* The keys of the `wanted` best, best first; returns how many: count may be less. */
     uint32_t (*best)(const float *x, uint32_t count, uint32_t wanted, uint64_t *best);
-    /* sum of exp(x[i] - max): 16 strided partials, then the fixed tree */
-    float (*exp_sum)(const float *x, float max, uint32_t count);
+    /* sum of exp(x[i] - max): 16 strided partials, then the fixed tree. `look`: over these x */
+    float (*exp_sum)(const float *x, uint32_t count, const struct cpu_sampler_look *look);
 };
-extern const struct cpu_sampler_loops cpu_sampler_loops_plain, cpu_sampler_loops_avx2;
+extern const struct cpu_sampler_loops cpu_sampler_loops_plain, cpu_sampler_loops_avx2,
+    cpu_sampler_loops_neon;
 
 #endif

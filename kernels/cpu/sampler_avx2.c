@@ -3,89 +3,314 @@
 #include "kernels/cpu/mathf_avx2.h"
 #include "kernels/cpu/sampler_best.h"
 
-static bool all_finite(const float *x, uint32_t count)
+static inline float highest(__m256 x)
 {
-    const __m256i exponent = _mm256_set1_epi32(0x7f800000);
-    __m256i bad = _mm256_setzero_si256();
-    uint32_t i = 0, rest = 0;
-    for (; i + 8 <= count; i += 8) {
-        __m256i bits = _mm256_and_si256(_mm256_loadu_si256((const void *)(x + i)), exponent);
-        bad = _mm256_or_si256(bad, _mm256_cmpeq_epi32(bits, exponent));
-    }
-    for (; i < count; i++)
-        rest |= (uint32_t)((mathf_bits(x[i]) & 0x7f800000u) == 0x7f800000u);
-    return _mm256_testz_si256(bad, bad) && rest == 0;
+    __m128 x4 = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    __m128 x2 = _mm_max_ps(x4, _mm_movehl_ps(x4, x4));
+    return _mm_cvtss_f32(_mm_max_ss(x2, _mm_movehdup_ps(x2)));
 }
 
-static float max_of(const float *x, uint32_t count)
+/* Run by run, so that the first maximum's is known. What is not finite times 0 is a NaN, and stays one. */
+static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_out)
 {
-    float best = x[0];
+    struct cpu_sampler_look look = {.max = x[0], .min = x[0], .finite = true};
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256 bad[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 low[2] = {_mm256_set1_ps(x[0]), _mm256_set1_ps(x[0])};
     uint32_t i = 0;
-    if (count >= 32) {
-        __m256 top[4];
-        for (int j = 0; j < 4; j++)
-            top[j] = _mm256_loadu_ps(x + j * 8);
-        for (i = 32; i + 32 <= count; i += 32)
-            for (int j = 0; j < 4; j++)
-                top[j] = _mm256_max_ps(top[j], _mm256_loadu_ps(x + i + j * 8));
-        top[0] = _mm256_max_ps(_mm256_max_ps(top[0], top[1]), _mm256_max_ps(top[2], top[3]));
-        float lanes[8];
-        _mm256_storeu_ps(lanes, top[0]);
-        for (int j = 0; j < 8; j++)
-            best = lanes[j] > best ? lanes[j] : best;
+    for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
+        __m256 top[2];
+        for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 16)
+            for (uint32_t half = 0; half < 2; half++) {
+                __m256 v = _mm256_loadu_ps(x + i + j + 8 * half);
+                bad[half] = _mm256_fmadd_ps(v, _mm256_setzero_ps(), bad[half]);
+                low[half] = _mm256_min_ps(low[half], v);
+                top[half] = j ? _mm256_max_ps(top[half], v) : v;
+            }
+        __m256 most = _mm256_max_ps(top[0], top[1]);
+        __m256 above = _mm256_cmp_ps(most, _mm256_set1_ps(look.max), _CMP_GT_OQ);
+        if (!_mm256_testz_ps(above, above)) {
+            look.max = highest(most);
+            look.at = i;
+        }
     }
-    for (; i < count; i++)
-        best = x[i] > best ? x[i] : best;
-    return best;
+    look.min = -highest(_mm256_xor_ps(_mm256_min_ps(low[0], low[1]), sign));
+    __m256 wrong = _mm256_add_ps(bad[0], bad[1]);
+    look.finite = !_mm256_movemask_ps(_mm256_cmp_ps(wrong, wrong, _CMP_UNORD_Q));
+    for (; i < count; i++) {
+        look.finite &= mathf_is_finite(x[i]) != 0;
+        look.min = x[i] < look.min ? x[i] : look.min;
+        if (x[i] > look.max) {
+            look.max = x[i];
+            look.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
+        }
+    }
+    *look_out = look;
 }
 
-/* The sum waits for itself alone, value by value; the next weights are made meanwhile. */
-static double weights(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight, double *sums)
+/* mathf8_exp of CHAINS vectors, times 2^bits (even), in turn operation by operation: one chain alone waits for itself. `near`: all are
+ * at least CPU_SAMPLER_NEAR and at most 0, so no clamps, and n goes to the exponent of a result that is normal. */
+enum { CHAINS = 4 };
+#define EACH_CHAIN _Pragma("GCC unroll 4") for (int c = 0; c < CHAINS; c++)
+
+static inline __attribute__((always_inline)) void exp_chains(__m256 x[CHAINS], bool near, int bits)
 {
-    const __m256 top = _mm256_set1_ps(max), scale = _mm256_set1_ps(temperature),
-                 least = _mm256_set1_ps(min);
-    double sum = 0;
+    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)bits);
+    __m256 shifted[CHAINS], r[CHAINS], q[CHAINS], r2[CHAINS];
+    if (!near) {
+        EACH_CHAIN x[c] = _mm256_mul_ps(mathf8_exp(x[c]), _mm256_set1_ps((float)(1u << bits)));
+        return;
+    }
+    EACH_CHAIN shifted[c] = _mm256_fmadd_ps(x[c], _mm256_set1_ps(MATHF_LOG2E), magic);
+    EACH_CHAIN q[c] = _mm256_sub_ps(shifted[c], magic);
+    EACH_CHAIN r[c] = _mm256_fmadd_ps(q[c], _mm256_set1_ps(-MATHF_LN2_HIGH), x[c]);
+    EACH_CHAIN r[c] = _mm256_fmadd_ps(q[c], _mm256_set1_ps(-MATHF_LN2_LOW), r[c]);
+    EACH_CHAIN q[c] =
+        _mm256_fmadd_ps(_mm256_set1_ps(MATHF_EXP_Q4), r[c], _mm256_set1_ps(MATHF_EXP_Q3));
+    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q2));
+    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q1));
+    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q0));
+    EACH_CHAIN r2[c] = _mm256_mul_ps(r[c], r[c]);
+    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r2[c], r[c]);
+    EACH_CHAIN q[c] = _mm256_add_ps(q[c], _mm256_set1_ps(1.0f));
+    EACH_CHAIN
+    {
+        __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted[c]), 23);
+        x[c] = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(q[c]), exponent));
+    }
+}
+
+/* A row's scale in registers. */
+struct scale8 {
+    __m256 max, inverse, min_p, per; /* min_p in units */
+};
+
+static inline struct scale8 scale8_of(const struct cpu_sampler_scale *scale)
+{
+    return (struct scale8){_mm256_set1_ps(scale->max), _mm256_set1_ps(scale->inverse),
+                           _mm256_set1_ps(scale->min_p * (1 << CPU_SAMPLER_UNIT_BITS)),
+                           _mm256_set1_ps(scale->per)};
+}
+
+static inline __attribute__((always_inline)) void
+exponents_chains(const struct scale8 *s, const float *x, __m256 exponents[CHAINS])
+{
+    EACH_CHAIN exponents[c] = _mm256_sub_ps(_mm256_loadu_ps(x + 8 * c), s->max);
+    EACH_CHAIN exponents[c] = _mm256_mul_ps(exponents[c], s->inverse);
+}
+
+/* Eight weights that are scaled to units, rounded. What weighs less than min_p is nothing. */
+static inline __m256i units8(const struct scale8 *s, bool limited, __m256 weights)
+{
+    if (limited)
+        weights = _mm256_and_ps(weights, _mm256_cmp_ps(weights, s->min_p, _CMP_GE_OQ));
+    return _mm256_cvtps_epi32(weights);
+}
+
+/* Adds the lanes by twos. */
+static inline __m256i units_add(__m256i sum, __m256i units)
+{
+    sum = _mm256_add_epi64(sum, _mm256_srli_epi64(units, 32));
+    return _mm256_add_epi64(sum, _mm256_blend_epi32(units, _mm256_setzero_si256(), 0xaa));
+}
+
+static inline uint64_t units_across(__m256i sum)
+{
+    __m128i two = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return (uint64_t)_mm_cvtsi128_si64(two) + (uint64_t)_mm_extract_epi64(two, 1);
+}
+
+/* `near` and `limited` (by min_p) are constants in each copy. Returns how many it has added up. */
+static inline __attribute__((always_inline)) uint32_t
+runs_whole(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool near,
+           bool limited, uint64_t *sums, uint64_t *sum_out)
+{
+    const struct scale8 s = scale8_of(scale);
+    uint64_t sum = 0;
     uint32_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        _Alignas(32) double counted[8];
-        __m256 w = mathf8_exp(_mm256_div_ps(_mm256_sub_ps(_mm256_loadu_ps(x + i), top), scale));
-        _mm256_storeu_ps(weight + i, w);
-        w = _mm256_and_ps(w, _mm256_cmp_ps(w, least, _CMP_GE_OQ)); /* + 0 changes nothing */
-        _mm256_store_pd(counted, _mm256_cvtps_pd(_mm256_castps256_ps128(w)));
-        _mm256_store_pd(counted + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(w, 1)));
-        for (int j = 0; j < 8; j++)
-            sum += counted[j];
+    for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
+        __m256i run = _mm256_setzero_si256();
+        for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 8 * CHAINS) {
+            __m256 weights[CHAINS];
+            exponents_chains(&s, x + i + j, weights);
+            exp_chains(weights, near, CPU_SAMPLER_UNIT_BITS);
+            for (int c = 0; c < CHAINS; c += 2) /* two are at most 2^31 */
+                run = units_add(run, _mm256_add_epi32(units8(&s, limited, weights[c]),
+                                                      units8(&s, limited, weights[c + 1])));
+        }
+        sum += units_across(run);
         sums[i / CPU_SAMPLER_RUN] = sum;
     }
+    *sum_out = sum;
+    return i;
+}
+
+static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                     uint64_t *sums)
+{
+    uint64_t sum;
+    uint32_t i;
+    if (!scale->near)
+        i = runs_whole(x, count, scale, false, true, sums, &sum);
+    else if (scale->min_p > 0)
+        i = runs_whole(x, count, scale, true, true, sums, &sum);
+    else
+        i = runs_whole(x, count, scale, true, false, sums, &sum);
     for (; i < count; i++) {
-        weight[i] = mathf_exp((x[i] - max) / temperature);
-        sum += weight[i] >= min ? (double)weight[i] : 0.0;
+        float weight = cpu_sampler_weight(scale, x[i]);
+        if (weight >= scale->min_p)
+            sum += cpu_sampler_units(weight);
         sums[i / CPU_SAMPLER_RUN] = sum;
     }
     return sum;
 }
 
-/* Eight at a time are dropped together: few are likely. */
-static uint32_t collect(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
-                        uint64_t *keys)
+/* Buckets as the loops fill them: the last one is as many as CHAINS vectors have lanes, because half of a row may lie there, and what
+ * is added to one place again and again waits for itself. */
+enum { SPREAD = CPU_SAMPLER_BUCKETS - 1 + 8 * CHAINS };
+
+static inline void spread_fold(const uint64_t spread[SPREAD], uint64_t *sums)
 {
-    const __m256 limit = _mm256_set1_ps(floor);
-    const int side = likely ? 0 : 255;
-    uint32_t have = 0, i = 0;
-    while (i < count) {
-        uint32_t end = i + 8 < count ? i + 8 : count;
-        if (i + 8 <= count &&
-            _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), limit, _CMP_GE_OQ)) == side) {
-            i = end;
-            continue;
-        }
-        for (; i < end; i++) {
-            uint64_t key = cpu_sampler_key(x[i], i);
-            keys[have] = key;
-            have += key < below && (x[i] >= floor) == likely;
+    memcpy(sums, spread, CPU_SAMPLER_BUCKETS * sizeof *sums);
+    for (int lane = 1; lane < 8 * CHAINS; lane++)
+        sums[CPU_SAMPLER_BUCKETS - 1] += spread[CPU_SAMPLER_BUCKETS - 1 + lane];
+}
+
+/* Where each of vector c lies by its exponent, as cpu_sampler_bucket, but for the last bucket's spread. */
+static inline __m256i places8(const struct scale8 *s, __m256 exponents, int c)
+{
+    const __m256 last = _mm256_set1_ps((float)(CPU_SAMPLER_BUCKETS - 1 + 8 * c));
+    const __m256 spread = _mm256_add_ps(last, _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cvttps_epi32(_mm256_min_ps(_mm256_mul_ps(exponents, s->per), spread));
+}
+
+/* Adds eight numbers to their buckets: these come out of the register by twos, the numbers out of memory, so that neither way is the
+ * only one. */
+static inline void spread_add(__m256i bucket, const uint32_t units[8], uint64_t *spread)
+{
+    __asm__ volatile("" : : "m"(*(const uint32_t(*)[8])units) : "memory"); /* it is there */
+    __m128i low = _mm256_castsi256_si128(bucket), high = _mm256_extracti128_si256(bucket, 1);
+    uint64_t pair[4] = {(uint64_t)_mm_cvtsi128_si64(low), (uint64_t)_mm_extract_epi64(low, 1),
+                        (uint64_t)_mm_cvtsi128_si64(high), (uint64_t)_mm_extract_epi64(high, 1)};
+    _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++)
+    {
+        spread[(uint32_t)pair[j]] += units[2 * j];
+        spread[pair[j] >> 32] += units[2 * j + 1];
+    }
+}
+
+/* Bit c of what is returned: any of vector c is before the last bucket. Mostly none is. */
+static inline uint32_t places_store(const __m256i bucket[CHAINS], uint16_t *places)
+{
+    const __m256i last = _mm256_set1_epi16(CPU_SAMPLER_BUCKETS - 1);
+    uint32_t before[2];
+    for (int c = 0; c < CHAINS; c += 2) {
+        __m256i pair = _mm256_packus_epi32(bucket[c], bucket[c + 1]);
+        pair = _mm256_permute4x64_epi64(pair, 0xd8);
+        _mm256_storeu_si256((void *)(places + 8 * c), pair);
+        before[c / 2] = (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi16(last, pair));
+    }
+    uint32_t some = 0;
+    for (int c = 0; c < CHAINS; c++)
+        some |= (uint32_t)((before[c / 2] >> (c % 2 * 16) & 0xffff) != 0) << c;
+    return some;
+}
+
+/* The units in each bucket, of the first multiple of 8 CHAINS; what lies in the last one is added up in registers. `near`, `limited`
+ * and `ones` are constants in each copy. */
+static inline __attribute__((always_inline)) uint32_t
+buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool near,
+            bool limited, bool ones, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
+{
+    static const uint32_t one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const struct scale8 s = scale8_of(scale);
+    __m256i whole = _mm256_setzero_si256(), below = whole;
+    uint64_t below_count = 0;
+    uint32_t i = 0;
+    for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
+        __m256 weights[CHAINS];
+        __m256i bucket[CHAINS];
+        exponents_chains(&s, x + i, weights);
+        EACH_CHAIN bucket[c] = places8(&s, weights[c], c);
+        uint32_t some = places_store(bucket, places + i);
+        if (!ones)
+            exp_chains(weights, near, CPU_SAMPLER_UNIT_BITS);
+        for (int c = 0; c < CHAINS; c++) {
+            bool far = !(some >> c & 1);
+            if (ones) {
+                below_count += far ? 8 : 0;
+                if (!far)
+                    spread_add(bucket[c], one, spread);
+                continue;
+            }
+            _Alignas(32) uint32_t units[8];
+            __m256i of = units8(&s, limited, weights[c]);
+            if (limited)
+                whole = units_add(whole, units8(&s, false, weights[c]));
+            if (far) {
+                below = units_add(below, of);
+            } else {
+                _mm256_store_si256((void *)units, of);
+                spread_add(bucket[c], units, spread);
+            }
         }
     }
+    spread[CPU_SAMPLER_BUCKETS - 1] += ones ? below_count : units_across(below);
+    *sum_out = 0;
+    if (limited)
+        *sum_out = units_across(whole);
+    for (uint32_t bucket = 0; !limited && bucket < SPREAD; bucket++)
+        *sum_out += spread[bucket];
+    return i;
+}
+
+static uint64_t buckets(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                        bool ones, uint16_t *places, uint64_t *sums)
+{
+    uint64_t sum, spread[SPREAD] = {0};
+    uint32_t i;
+    if (ones)
+        i = buckets_add(x, count, scale, true, false, true, places, spread, &sum);
+    else if (!scale->near)
+        i = buckets_add(x, count, scale, false, true, false, places, spread, &sum);
+    else if (scale->min_p > 0)
+        i = buckets_add(x, count, scale, true, true, false, places, spread, &sum);
+    else
+        i = buckets_add(x, count, scale, true, false, false, places, spread, &sum);
+    spread_fold(spread, sums);
+    for (; i < count; i++)
+        sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);
+    return sum;
+}
+
+static uint32_t collect(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
+                        uint32_t last, uint64_t *keys)
+{
+    const uint32_t most = last < CPU_SAMPLER_BUCKETS - 1 ? last : INT16_MAX - 1;
+    const __m256i before = _mm256_set1_epi16((int16_t)(first - 1)),
+                  after = _mm256_set1_epi16((int16_t)(most + 1));
+    uint32_t have = 0, i = 0;
+    for (; i + 64 <= count; i += 64) {
+        __m256i within[4], any = _mm256_setzero_si256();
+        for (int c = 0; c < 4; c++) {
+            __m256i place = _mm256_loadu_si256((const void *)(places + i + 16 * c));
+            within[c] = _mm256_and_si256(_mm256_cmpgt_epi16(place, before),
+                                         _mm256_cmpgt_epi16(after, place));
+            any = _mm256_or_si256(any, within[c]);
+        }
+        if (_mm256_testz_si256(any, any))
+            continue;
+        for (uint32_t c = 0; c < 4; c++) {
+            uint32_t lanes = (uint32_t)_mm256_movemask_epi8(within[c]) & 0x55555555u;
+            for (; lanes; lanes &= lanes - 1) {
+                uint32_t id = i + 16 * c + (uint32_t)__builtin_ctz(lanes) / 2;
+                keys[have++] = cpu_sampler_key(x[id], id);
+            }
+        }
+    }
+    for (; i < count; i++)
+        if (sampler_bucket_within(places[i], first, last))
+            keys[have++] = cpu_sampler_key(x[i], i);
     return have;
 }
 
@@ -114,27 +339,39 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-static float exp_sum(const float *x, float max, uint32_t count)
+static inline __attribute__((always_inline)) uint32_t
+exp_sum_whole(const float *x, uint32_t count, float max, bool near, float partial[16])
 {
     const __m256 top = _mm256_set1_ps(max);
-    __m256 low = _mm256_setzero_ps(), high = low;
+    __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     uint32_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        low = _mm256_add_ps(low, mathf8_exp(_mm256_sub_ps(_mm256_loadu_ps(x + i), top)));
-        high = _mm256_add_ps(high, mathf8_exp(_mm256_sub_ps(_mm256_loadu_ps(x + i + 8), top)));
+    for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
+        __m256 weights[CHAINS];
+        EACH_CHAIN weights[c] = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), top);
+        exp_chains(weights, near, 0);
+        EACH_CHAIN sums[c % 2] = _mm256_add_ps(sums[c % 2], weights[c]);
     }
+    _mm256_storeu_ps(partial, sums[0]);
+    _mm256_storeu_ps(partial + 8, sums[1]);
+    return i;
+}
+
+static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
+{
     float partial[16];
-    _mm256_storeu_ps(partial, low);
-    _mm256_storeu_ps(partial + 8, high);
-    for (int lane = 0; i < count; i++, lane++)
-        partial[lane] = partial[lane] + mathf_exp(x[i] - max);
+    uint32_t i = look->min - look->max >= CPU_SAMPLER_NEAR
+                     ? exp_sum_whole(x, count, look->max, true, partial)
+                     : exp_sum_whole(x, count, look->max, false, partial);
+    for (; i < count; i++)
+        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - look->max);
     return mathf8_sum16(_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8));
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_avx2 = {
-    .all_finite = all_finite,
-    .max = max_of,
-    .weights = weights,
+    .look = look,
+    .runs = runs,
+    .units = sampler_units,
+    .buckets = buckets,
     .collect = collect,
     .best = best,
     .exp_sum = exp_sum,

@@ -1,4 +1,4 @@
-/* The list of the best that the sampler's loops keep.
+/* What the sampler's loops do with one value: the list of the best that they keep, and buckets.
  * Owner: any compute thread; no state. */
 #ifndef BATON_KERNELS_CPU_SAMPLER_BEST_H
 #define BATON_KERNELS_CPU_SAMPLER_BEST_H
@@ -16,6 +16,54 @@ static inline uint32_t sampler_best_put(uint64_t key, uint32_t wanted, uint32_t 
     for (; at > 0 && best[at - 1] < key; at--)
         best[at] = best[at - 1];
     best[at] = key;
+    return have;
+}
+
+static inline void sampler_units(const float *x, uint32_t count,
+                                 const struct cpu_sampler_scale *scale, uint32_t *units)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        float weight = cpu_sampler_weight(scale, x[i]);
+        units[i] = weight >= scale->min_p ? cpu_sampler_units(weight) : 0;
+    }
+}
+
+/* One value's place and what it adds to its bucket; returns what it adds to the whole. */
+static inline uint64_t sampler_bucket_put(float x, const struct cpu_sampler_scale *scale, bool ones,
+                                          uint16_t *place, uint64_t *sums)
+{
+    float weight = cpu_sampler_weight(scale, x);
+    uint64_t units = ones ? 1 : cpu_sampler_units(weight);
+    uint32_t bucket = cpu_sampler_bucket(scale, x);
+    *place = (uint16_t)bucket;
+    if (ones || weight >= scale->min_p)
+        sums[bucket] += units;
+    return units;
+}
+
+static inline bool sampler_bucket_within(uint16_t place, uint32_t first, uint32_t last)
+{
+    return place >= first && (place <= last || last == CPU_SAMPLER_BUCKETS - 1);
+}
+
+static inline uint64_t sampler_buckets(const float *x, uint32_t count,
+                                       const struct cpu_sampler_scale *scale, bool ones,
+                                       uint16_t *places, uint64_t *sums)
+{
+    uint64_t sum = 0;
+    memset(sums, 0, CPU_SAMPLER_BUCKETS * sizeof *sums);
+    for (uint32_t i = 0; i < count; i++)
+        sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);
+    return sum;
+}
+
+static inline uint32_t sampler_collect(const float *x, uint32_t count, const uint16_t *places,
+                                       uint32_t first, uint32_t last, uint64_t *keys)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (sampler_bucket_within(places[i], first, last))
+            keys[have++] = cpu_sampler_key(x[i], i);
     return have;
 }
 

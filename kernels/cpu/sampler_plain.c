@@ -2,45 +2,31 @@
  * Owner: any compute thread. */
 #include "kernels/cpu/sampler_best.h"
 
-static bool all_finite(const float *x, uint32_t count)
+static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_out)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (!mathf_is_finite(x[i]))
-            return false;
-    return true;
-}
-
-static float max_of(const float *x, uint32_t count)
-{
-    float best = x[0]; /* any order gives the same maximum */
-    for (uint32_t i = 1; i < count; i++)
-        best = x[i] > best ? x[i] : best;
-    return best;
-}
-
-static double weights(const float *x, float max, float temperature, float min, uint32_t count,
-                      float *weight, double *sums)
-{
-    double sum = 0;
+    struct cpu_sampler_look look = {.max = x[0], .min = x[0], .finite = true};
     for (uint32_t i = 0; i < count; i++) {
-        weight[i] = mathf_exp((x[i] - max) / temperature);
-        if (weight[i] >= min)
-            sum += (double)weight[i];
+        look.finite &= mathf_is_finite(x[i]) != 0;
+        look.min = x[i] < look.min ? x[i] : look.min;
+        if (x[i] > look.max) {
+            look.max = x[i];
+            look.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
+        }
+    }
+    *look_out = look;
+}
+
+static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                     uint64_t *sums)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        float weight = cpu_sampler_weight(scale, x[i]);
+        if (weight >= scale->min_p)
+            sum += cpu_sampler_units(weight);
         sums[i / CPU_SAMPLER_RUN] = sum;
     }
     return sum;
-}
-
-static uint32_t collect(const float *x, uint32_t count, uint64_t below, float floor, bool likely,
-                        uint64_t *keys)
-{
-    uint32_t have = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t key = cpu_sampler_key(x[i], i);
-        if (key < below && (x[i] >= floor) == likely)
-            keys[have++] = key;
-    }
-    return have;
 }
 
 static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *keys)
@@ -51,11 +37,11 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-static float exp_sum(const float *x, float max, uint32_t count)
+static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
 {
     float partial[16] = {0};
     for (uint32_t i = 0; i < count; i++)
-        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - max);
+        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - look->max);
     for (int half = 8; half >= 1; half /= 2)
         for (int lane = 0; lane < half; lane++)
             partial[lane] = partial[lane] + partial[lane + half];
@@ -63,10 +49,11 @@ static float exp_sum(const float *x, float max, uint32_t count)
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_plain = {
-    .all_finite = all_finite,
-    .max = max_of,
-    .weights = weights,
-    .collect = collect,
+    .look = look,
+    .runs = runs,
+    .units = sampler_units,
+    .buckets = sampler_buckets,
+    .collect = sampler_collect,
     .best = best,
     .exp_sum = exp_sum,
 };

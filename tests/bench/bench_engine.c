@@ -23,6 +23,7 @@
 #include "kernels/cpu/peaks.h"
 #include "model/model.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/sampling.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/terms.h"
 
@@ -53,19 +54,24 @@ static void die(const char *what)
     exit(1);
 }
 
-/* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
-static void add(struct report *report, const struct subject *subject, const char *name,
-                struct bench_record record)
+/* The type of the weights, or of the arithmetic where they are widened: a part of ids. */
+static void type_name(const struct subject *subject, char type[16])
 {
-    const struct engine_info *info = engine_info(subject->engine);
-    char id[64], type[16];
-    snprintf(type, sizeof type, "%s",
-             info->compute == KERN_COMPUTE_F32
+    snprintf(type, 16, "%s",
+             engine_info(subject->engine)->compute == KERN_COMPUTE_F32
                  ? "f32"
                  : tensor_type_name(subject->model->layers[0].ffn_up->type));
     for (char *c = type; *c; c++)
         *c = (char)tolower((unsigned char)*c);
-    snprintf(id, sizeof id, "%s_%s_%ut", name, type, info->threads);
+}
+
+/* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
+static void add(struct report *report, const struct subject *subject, const char *name,
+                struct bench_record record)
+{
+    char id[64], type[16];
+    type_name(subject, type);
+    snprintf(id, sizeof id, "%s_%s_%ut", name, type, engine_info(subject->engine)->threads);
     record.id = id;
     for (size_t i = 0; i < report->peer_count; i++)
         if (strcmp(report->peers[i].id, id) == 0) {
@@ -365,6 +371,9 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
         bench_terms(report, &subject, "prefill512", 1, SUBJECT_PROMPT);
         bench_terms(report, &subject, "decode1", 1, 1);
         bench_terms(report, &subject, "decode32", 32, 1);
+        char type[16];
+        type_name(&subject, type);
+        bench_sampling(&report->bench, &subject, type, 5 * report->limits.seconds);
     }
     engine_destroy(subject.engine);
     if (model->config.context_tokens > SUBJECT_LONG) {

@@ -247,45 +247,57 @@ static int better_first(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
+/* Weights in units of 2^-30, to the nearest, ties to even: what cpu_sampler_units must be. */
+static uint64_t units_of(float weight)
+{
+    double scaled = (double)weight * 0x1p30; /* exact */
+    return (uint64_t)mathf_rint_f64(scaled);
+}
+
 static uint32_t slow_draw(const float *values, const struct kern_sampling *how, uint32_t position)
 {
     static uint32_t ids[VOCAB];
-    static double weight[VOCAB];
+    static float weight[VOCAB];
+    static uint64_t units[VOCAB];
     for (uint32_t i = 0; i < VOCAB; i++)
         ids[i] = i;
     sorted_values = values;
     qsort(ids, VOCAB, sizeof ids[0], better_first);
     float max = values[ids[0]];
-    bool all = (how->top_k == 0 || how->top_k >= VOCAB) && how->top_p >= 1;
-    for (uint32_t i = 0; i < VOCAB; i++)
-        weight[i] = (double)mathf_exp((values[i] - max) / how->temperature);
     uint32_t limit = how->top_k && how->top_k < VOCAB ? how->top_k : VOCAB, count = 0;
-    double total = 0, sum = 0, reached = 0;
+    uint64_t total = 0, sum = 0, reached = 0;
+    for (uint32_t i = 0; i < VOCAB; i++) {
+        weight[i] = mathf_exp((values[i] - max) * (1 / how->temperature));
+        units[i] = units_of(weight[i]);
+        CHECK(units[i] == cpu_sampler_units(weight[i]));
+    }
     for (uint32_t i = 0; i < limit; i++)
-        total += weight[limit < VOCAB ? ids[i] : i];
-    for (uint32_t i = 0; all && i < VOCAB; i++) /* in order of id */
-        sum += weight[i] >= (double)how->min_p ? weight[i] : 0;
-    double all_target = philox_uniform(how->seed, how->n_index, position, 0) * sum;
-    for (uint32_t i = 0; all && i < VOCAB; i++)
-        if (weight[i] >= (double)how->min_p && (reached += weight[i]) > all_target)
-            return i;
-    while (count < limit && (count == 0 || weight[ids[count]] >= (double)how->min_p)) {
-        sum += weight[ids[count++]];
-        if (how->top_p < 1.0f && sum >= (double)how->top_p * total)
+        total += units[ids[i]];
+    unsigned __int128 enough = (unsigned __int128)(uint64_t)((double)how->top_p * 0x1p40) * total;
+    for (uint32_t i = 0; i < VOCAB; i++) /* what weighs less counts nothing */
+        units[i] = weight[i] >= how->min_p ? units[i] : 0;
+    while (count < limit) {
+        sum += units[ids[count++]];
+        if (how->top_p < 1.0f && (unsigned __int128)sum << 40 >= enough)
             break;
     }
-    double target = philox_uniform(how->seed, how->n_index, position, 0) * sum;
-    for (uint32_t i = 0; i < count; i++)
-        if ((reached += weight[ids[i]]) > target)
-            return ids[i];
-    return ids[count - 1];
+    uint64_t u = (uint64_t)(philox_uniform(how->seed, how->n_index, position, 0) * 0x1p53);
+    unsigned __int128 target = (unsigned __int128)u * sum;
+    bool in_order_of_id = limit == VOCAB && how->top_p >= 1;
+    for (uint32_t i = 0; i < (in_order_of_id ? VOCAB : count); i++) {
+        uint32_t id = in_order_of_id ? i : ids[i];
+        reached += units[id];
+        if ((unsigned __int128)reached << 53 > target)
+            return id;
+    }
+    return VOCAB;
 }
 
 TEST(sampler, best_by_the_definition)
 {
     static const uint32_t top_ks[] = {0, 1, 2, 40, 63, 64, 65, 300, VOCAB - 1, VOCAB};
     static const float top_ps[] = {0.1f, 0.9f, 0.9999f, 1},
-                       spreads[] = {0, 0.01f, 3, 30}; /* all equal, nearly, ... */
+                       spreads[] = {0, 0.01f, 0.125f, 3, 30}; /* all equal, nearly, ... */
     static float values[VOCAB];
     struct kern_sampling how;
     struct kern_sample sample = sample_make(&how);
@@ -304,41 +316,147 @@ TEST(sampler, best_by_the_definition)
                 }
 }
 
+static const struct cpu_sampler_loops *fast_loops(void)
+{
+#if defined(__x86_64__)
+    return cpu_isa_detect() >= CPU_ISA_AVX2 ? &cpu_sampler_loops_avx2 : NULL;
+#elif defined(__aarch64__)
+    return &cpu_sampler_loops_neon;
+#else
+    return NULL;
+#endif
+}
+
+/* A scale whose buckets reach `range` below the best, in exponents. */
+static struct cpu_sampler_scale scale_make(const struct cpu_sampler_look *look, float temperature,
+                                           float min_p, float range)
+{
+    return (struct cpu_sampler_scale){
+        .max = look->max,
+        .inverse = 1 / temperature,
+        .min_p = min_p,
+        .near = (look->min - look->max) * (1 / temperature) >= CPU_SAMPLER_NEAR,
+        .per = range > 0 ? -(float)(CPU_SAMPLER_BUCKETS - 1) / range : -1e30f};
+}
+
+static void scales_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
+                           const struct cpu_sampler_scale *scale)
+{
+    enum { RUNS = VOCAB / CPU_SAMPLER_RUN + 1 };
+    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain;
+    static uint64_t runs[2][RUNS], sums[2][CPU_SAMPLER_BUCKETS], keys[2][VOCAB];
+    static uint16_t places[2][VOCAB];
+    size_t run_count = (count + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
+    static uint32_t units[2][VOCAB];
+    plain->units(x, count, scale, units[0]);
+    fast->units(x, count, scale, units[1]);
+    CHECK(memcmp(units[0], units[1], count * sizeof units[0][0]) == 0);
+    CHECK(plain->runs(x, count, scale, runs[0]) == fast->runs(x, count, scale, runs[1]));
+    CHECK(memcmp(runs[0], runs[1], run_count * sizeof runs[0][0]) == 0);
+    for (int ones = 0; ones < 2; ones++) {
+        CHECK(plain->buckets(x, count, scale, ones, places[0], sums[0]) ==
+              fast->buckets(x, count, scale, ones, places[1], sums[1]));
+        CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+    }
+    static const uint32_t bounds[][2] = {{0, 0},
+                                         {3, 500},
+                                         {0, CPU_SAMPLER_BUCKETS - 2},
+                                         {CPU_SAMPLER_BUCKETS - 1, CPU_SAMPLER_BUCKETS - 1}};
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+        uint32_t have = plain->collect(x, count, places[0], bounds[i][0], bounds[i][1], keys[0]);
+        CHECK_INT(fast->collect(x, count, places[1], bounds[i][0], bounds[i][1], keys[1]), have);
+        CHECK(memcmp(keys[0], keys[1], have * sizeof keys[0][0]) == 0);
+    }
+    CHECK_INT(cpu_sampler_bucket(scale, scale->max), 0);
+}
+
 TEST(sampler, loops_equal_plain)
 {
-    if (cpu_isa_detect() == CPU_ISA_PLAIN)
+    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain, *fast = fast_loops();
+    if (!fast)
         TEST_SKIP("this CPU has none of the instruction sets");
-#if defined(__x86_64__)
-    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain,
-                                   *fast = &cpu_sampler_loops_avx2;
-    static float x[VOCAB], a[VOCAB], b[VOCAB];
-    for (uint32_t count = 1; count <= VOCAB; count += count < 40 ? 1 : 107) {
+    static float x[VOCAB];
+    for (uint32_t count = 1; count <= VOCAB; count += count < 40 ? 3 : 160) {
         for (uint32_t i = 0; i < count; i++)
             x[i] = 30 * noise();
-        float max = plain->max(x, count);
-        CHECK(max == fast->max(x, count));
-        float sums[2] = {plain->exp_sum(x, max, count), fast->exp_sum(x, max, count)};
+        if (count > 100)
+            x[count / 2] = x[count / 3] = 31; /* the best twice */
+        struct cpu_sampler_look looks[2];
+        memset(looks, 0, sizeof looks);
+        plain->look(x, count, &looks[0]);
+        fast->look(x, count, &looks[1]);
+        CHECK(memcmp(&looks[0], &looks[1], sizeof looks[0]) == 0);
+        CHECK(looks[0].finite);
+        /* near and far; buckets for some, for all, for the best alone; with min_p and without */
+        static const float temperatures[] = {0.7f, 0.1f, 3}, ranges[] = {20, 1e3f, 0, 1e-4f},
+                           limits[] = {0, 1e-3f};
+        for (int i = 0; i < 24; i++) {
+            struct cpu_sampler_scale scale =
+                scale_make(&looks[0], temperatures[i / 8], limits[i % 2], ranges[i / 2 % 4]);
+            scales_compare(fast, x, count, &scale);
+        }
+        float sums[2] = {plain->exp_sum(x, count, &looks[0]), fast->exp_sum(x, count, &looks[0])};
         CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
-        double runs[2][VOCAB / CPU_SAMPLER_RUN + 1];
-        CHECK(plain->weights(x, max, 0.7f, 1e-3f, count, a, runs[0]) ==
-              fast->weights(x, max, 0.7f, 1e-3f, count, b, runs[1]));
-        CHECK(memcmp(runs[0], runs[1],
-                     (count + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN * sizeof runs[0][0]) == 0);
-        CHECK(memcmp(a, b, count * sizeof a[0]) == 0);
         uint64_t best[2][20];
         uint32_t have = plain->best(x, count, 20, best[0]);
         CHECK_INT(have, count < 20 ? count : 20);
         CHECK_INT(fast->best(x, count, 20, best[1]), have);
         CHECK(memcmp(best[0], best[1], have * sizeof best[0][0]) == 0);
-        static uint64_t keys[2][VOCAB + 1];
-        for (int likely = 0; likely < 2; likely++) {
-            have = plain->collect(x, count, best[0][0], max - 20, likely, keys[0]);
-            CHECK_INT(fast->collect(x, count, best[0][0], max - 20, likely, keys[1]), have);
-            CHECK(memcmp(keys[0], keys[1], have * sizeof keys[0][0]) == 0);
+        static const float wrong[] = {__builtin_inff(), -__builtin_inff(), __builtin_nanf("")};
+        for (int i = 0; i < 6; i++) {
+            uint32_t at = i % 2 ? count - 1 : 0;
+            float was = x[at];
+            x[at] = wrong[i / 2];
+            plain->look(x, count, &looks[0]);
+            fast->look(x, count, &looks[1]);
+            CHECK(!looks[0].finite && !looks[1].finite);
+            x[at] = was;
         }
-        CHECK(plain->all_finite(x, count) && fast->all_finite(x, count));
-        x[count - 1] = __builtin_inff();
-        CHECK(!plain->all_finite(x, count) && !fast->all_finite(x, count));
     }
-#endif
+    for (uint32_t i = 0; i < VOCAB; i++) /* exponentials that need clamps */
+        x[i] = 200 * noise();
+    struct cpu_sampler_look look[2];
+    plain->look(x, VOCAB, &look[0]);
+    float sums[2] = {plain->exp_sum(x, VOCAB, &look[0]), fast->exp_sum(x, VOCAB, &look[0])};
+    CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
+}
+
+/* Whole rows, of as many words as a model has: every way to draw, from flat rows and peaked ones. */
+TEST(sampler, rows_equal_plain)
+{
+    enum { WORDS = 49152 + 5 };
+    if (!fast_loops())
+        TEST_SKIP("this CPU has none of the instruction sets");
+    static float logits[WORDS], copy[WORDS];
+    static const struct {
+        float temperature, top_p, min_p, spread;
+        uint32_t top_k;
+    } ways[] = {{0, 1, 0, 4, 0},         {1, 1, 0, 4, 0},        {0.7f, 1, 0.01f, 4, 0},
+                {0.8f, 0.95f, 0, 4, 0},  {0.8f, 0.95f, 0, 0, 0}, {5, 0.99f, 0.3f, 1, 0},
+                {0.05f, 0.9f, 0, 30, 0}, {0.8f, 0.9f, 0, 4, 40}, {2, 0.9f, 0.001f, 4, 3000},
+                {1e-30f, 0.9f, 0, 4, 0}, {1, 0.9999f, 0, 9, 0}};
+    struct cpu_sampler *sampler;
+    CHECK_INT(cpu_sampler_create(WORDS, &sampler), STATUS_OK);
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    how.logprobs = 5;
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
+        for (uint32_t draw = 0; draw < 2; draw++) {
+            how.temperature = ways[w].temperature;
+            how.top_p = ways[w].top_p;
+            how.min_p = ways[w].min_p;
+            how.top_k = ways[w].top_k;
+            sample.position = draw;
+            for (uint32_t i = 0; i < WORDS; i++) /* bell-shaped */
+                logits[i] = ways[w].spread * (noise() + noise() + noise());
+            struct kern_sample_out out[2];
+            memset(out, 0, sizeof out);
+            for (int fast = 0; fast < 2; fast++) {
+                memcpy(copy, logits, sizeof copy);
+                cpu_sampler_row(sampler, fast ? cpu_isa_detect() : CPU_ISA_PLAIN, &sample,
+                                CPU_SAMPLER_NO_EXTRA, copy, &out[fast]);
+            }
+            CHECK_MSG(memcmp(&out[0], &out[1], sizeof out[0]) == 0, "way %zu, draw %u", w, draw);
+        }
+    cpu_sampler_destroy(sampler);
 }
