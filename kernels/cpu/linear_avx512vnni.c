@@ -127,10 +127,13 @@ INLINE void tile_blocks(const int R, const int C, const enum kind kind, const bo
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            int32_t start = bytes ? -128 * load_i32(row[r] + at_s) : load_i32(row[r] + at_v0);
+            /* -128 s is made of vectors: of so many scalars the compiler kept some on the stack */
+            __m512i start = _mm512_set1_epi32(load_i32(row[r] + (bytes ? at_s : at_v0)));
+            if (bytes)
+                start = _mm512_sub_epi32(_mm512_set1_epi32(0), _mm512_slli_epi32(start, 7));
 #pragma GCC unroll 2
             for (int c = 0; c < C; c++)
-                sum[r][c] = _mm512_set1_epi32(start);
+                sum[r][c] = start;
         }
         if (bytes || planes)
             add_lines(R, C, row, at, plane, sum);
