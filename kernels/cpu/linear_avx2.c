@@ -19,9 +19,11 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/linear_avx2.h"
+#include "kernels/cpu/linear_avx2_six.h"
 
 enum {
     TILE_ROWS = 6,
+    TILE_ROWS_LEAST = 3, /* less is left to no tile, if there are others */
     WILD_ROWS = 2,
     DIRECT_ROWS = 24,
     CHUNK_ROWS = 96,
@@ -40,17 +42,6 @@ enum kind { KIND_NIBBLE, KIND_BYTE, KIND_WILD };
 
 /* How a tile finds its weights: as they lie, or unpacked; UNPACK reads them as they lie and leaves planes for the next tiles. */
 enum source { SOURCE_RECORDS, SOURCE_PLANES, SOURCE_UNPACK, SOURCES };
-
-struct tile {
-    enum cpu_form form;
-    size_t record_bytes;
-    const struct cpu_acts *acts;
-    size_t row;             /* the first */
-    size_t block, blocks;   /* the first, and how many */
-    const uint8_t *records; /* of `block` */
-    uint8_t *planes;        /* of `block`, or NULL */
-    float *chain;           /* [R][16] */
-};
 
 INLINE __m256i load(const void *p)
 {
@@ -189,18 +180,6 @@ INLINE __m256 chain_block(const enum kind kind, struct scales scales, __m256i su
     __m256 low = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(sum, 16), 16));
     __m256 t = _mm256_fmadd_ps(scales.d, low, _mm256_mul_ps(scales.c, s));
     return _mm256_fmadd_ps(t, da, chain);
-}
-
-/* Where a block's activations lie in each row, in bytes from the row's start: offsets, so that R row pointers and these few
- * fit the integer registers. */
-struct offsets {
-    size_t a, da, v0, s;
-};
-
-INLINE struct offsets block_offsets(const struct cpu_acts *acts, size_t block)
-{
-    size_t da = acts->cols + block * sizeof(float);
-    return (struct offsets){block * KERN_BLOCK, da, da + acts->cols / 8, da + acts->cols / 4};
 }
 
 INLINE __m256 broadcast_da(const int8_t *row, struct offsets at)
@@ -418,22 +397,33 @@ INLINE void tile_rows(size_t rows, const enum kind kind, const enum source sourc
     }
 }
 
+static bool is_six(size_t rows, const struct tile *t)
+{
+    return rows == TILE_ROWS && t->form == CPU_FORM_E32_PAIR;
+}
+
 static void nibble_records(size_t rows, const struct tile *t)
 {
-    tile_rows(rows, KIND_NIBBLE, SOURCE_RECORDS, t);
+    if (is_six(rows, t))
+        cpu_avx2_six_records(t);
+    else
+        tile_rows(rows, KIND_NIBBLE, SOURCE_RECORDS, t);
 }
 
 static void nibble_planes(size_t rows, const struct tile *t)
 {
-    tile_rows(rows, KIND_NIBBLE, SOURCE_PLANES, t);
+    if (is_six(rows, t))
+        cpu_avx2_six_planes(t);
+    else
+        tile_rows(rows, KIND_NIBBLE, SOURCE_PLANES, t);
 }
 
+/* The first of more than DIRECT_ROWS rows: always a whole tile. */
 static void nibble_unpack(size_t rows, const struct tile *t)
 {
-    if (rows == 4)
-        tile_blocks(4, KIND_NIBBLE, SOURCE_UNPACK, t);
-    else if (rows == 5)
-        tile_blocks(5, KIND_NIBBLE, SOURCE_UNPACK, t);
+    (void)rows;
+    if (is_six(rows, t))
+        cpu_avx2_six_unpack(t);
     else
         tile_blocks(TILE_ROWS, KIND_NIBBLE, SOURCE_UNPACK, t);
 }
@@ -483,7 +473,7 @@ static void ask(const struct ahead *ahead, size_t part, size_t parts, size_t row
         __builtin_prefetch(ahead->out + r * ahead->ld_out, 1);
 }
 
-/* All rows of a chunk over the blocks that `t` names, in tiles of nearly equal height. `chain`: [rows][16], or one tile's where a
+/* All rows of a chunk over the blocks that `t` names, in whole tiles and what is left in two of nearly equal height. `chain`: [rows][16], or one tile's where a
  * panel is done in one go. The last blocks' chains are stored while they are in L1. */
 static void run_tiles(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                       size_t rows, float (*chain)[CPU_PANEL], struct tile t,
@@ -494,7 +484,9 @@ static void run_tiles(const struct cpu_linear_call *call, const struct cpu_panel
     size_t tallest = kind == KIND_WILD ? WILD_ROWS : TILE_ROWS,
            count = (rows + tallest - 1) / tallest;
     for (size_t i = 0, done = 0; i < count; i++) {
-        size_t height = (rows - done) / (count - i);
+        size_t rest = rows - done, height = tallest;
+        if (kind == KIND_WILD || rest < tallest + TILE_ROWS_LEAST)
+            height = rest / (count - i);
         ask(ahead, i, count, done, height);
         t.row = row + done;
         t.chain = first && last ? chain[0] : chain[done];

@@ -1,0 +1,159 @@
+/* A tile of int8 rows and one panel for AVX2, and six rows of Q4_1's form: where a prompt spends its time, in assembly, because
+ * the compiler's loop has a tenth more instructions (addresses, and sums that it moves). Included by linear_avx2.c alone.
+ * Owner: as linear.h. */
+#ifndef BATON_KERNELS_CPU_LINEAR_AVX2_SIX_H
+#define BATON_KERNELS_CPU_LINEAR_AVX2_SIX_H
+
+#include <immintrin.h>
+
+#include "kernels/cpu/linear_ops.h"
+
+struct tile {
+    enum cpu_form form;
+    size_t record_bytes;
+    const struct cpu_acts *acts;
+    size_t row;             /* the first */
+    size_t block, blocks;   /* the first, and how many */
+    const uint8_t *records; /* of `block` */
+    uint8_t *planes;        /* of `block`, or NULL */
+    float *chain;           /* [R][16] */
+};
+
+/* Where a block's activations lie in each row, in bytes from the row's start: offsets, so that R row pointers and these few
+ * fit the integer registers. */
+struct offsets {
+    size_t a, da, v0, s;
+};
+
+static inline struct offsets block_offsets(const struct cpu_acts *acts, size_t block)
+{
+    size_t da = acts->cols + block * sizeof(float);
+    return (struct offsets){block * KERN_BLOCK, da, da + acts->cols / 8, da + acts->cols / 4};
+}
+
+/* Six rows:
+ *
+ *     ymm0..11 sums, two a row   ymm12, 13 weights, then (k, M)   ymm14 one row's activations   ymm15 products, mask, ones
+ *
+ * Rows are x, x + ld, x + 2 ld, x + 3 ld, x + 4 ld, and y + 4 ld with y = x + ld; da and v0 likewise. What loads weights gets the offsets of
+ * a group's two vectors in the planes, then in the record. */
+/* clang-format off */
+#define SIX_FIRST(at, s0, s1)                          \
+    "vpbroadcastd " at ", %%ymm14\n\t"                 \
+    "vpmaddubsw %%ymm14, %%ymm12, %%ymm" s0 "\n\t"     \
+    "vpmaddubsw %%ymm14, %%ymm13, %%ymm" s1 "\n\t"
+#define SIX_ROW(at, s0, s1)                            \
+    "vpbroadcastd " at ", %%ymm14\n\t"                 \
+    "vpmaddubsw %%ymm14, %%ymm12, %%ymm15\n\t"         \
+    "vpmaddubsw %%ymm14, %%ymm13, %%ymm14\n\t"         \
+    "vpaddw %%ymm15, %%ymm" s0 ", %%ymm" s0 "\n\t"     \
+    "vpaddw %%ymm14, %%ymm" s1 ", %%ymm" s1 "\n\t"
+#define SIX_ROWS(row, k)                               \
+    row(k "(%[x])", "0", "1")                          \
+    row(k "(%[x],%[ld])", "2", "3")                    \
+    row(k "(%[x],%[ld],2)", "4", "5")                  \
+    row(k "(%[x],%[ld3])", "6", "7")                   \
+    row(k "(%[x],%[ld],4)", "8", "9")                  \
+    row(k "(%[y],%[ld],4)", "10", "11")
+#define SIX_PLANES(p0, p1, r0, r1)                     \
+    "vmovdqa " p0 "(%[planes]), %%ymm12\n\t"           \
+    "vmovdqa " p1 "(%[planes]), %%ymm13\n\t"
+#define SIX_LOW(p0, p1, r0, r1)                        \
+    "vmovdqa %[mask], %%ymm15\n\t"                     \
+    "vpand " r0 "(%[record]), %%ymm15, %%ymm12\n\t"    \
+    "vpand " r1 "(%[record]), %%ymm15, %%ymm13\n\t"
+#define SIX_HIGH(p0, p1, r0, r1)                       \
+    "vmovdqu " r0 "(%[record]), %%ymm12\n\t"           \
+    "vmovdqu " r1 "(%[record]), %%ymm13\n\t"           \
+    "vmovdqa %[mask], %%ymm15\n\t"                     \
+    "vpsrlw $4, %%ymm12, %%ymm12\n\t"                  \
+    "vpsrlw $4, %%ymm13, %%ymm13\n\t"                  \
+    "vpand %%ymm15, %%ymm12, %%ymm12\n\t"              \
+    "vpand %%ymm15, %%ymm13, %%ymm13\n\t"
+#define SIX_KEEP(p0, p1)                               \
+    "vmovdqa %%ymm12, " p0 "(%[planes])\n\t"           \
+    "vmovdqa %%ymm13, " p1 "(%[planes])\n\t"
+#define SIX_LOW_KEEP(p0, p1, r0, r1) SIX_LOW(p0, p1, r0, r1) SIX_KEEP(p0, p1)
+#define SIX_HIGH_KEEP(p0, p1, r0, r1) SIX_HIGH(p0, p1, r0, r1) SIX_KEEP(p0, p1)
+#define SIX_BLOCK(low, high)                           \
+    low("0", "32", "0", "32") SIX_ROWS(SIX_FIRST, "0")             \
+    low("64", "96", "64", "96") SIX_ROWS(SIX_ROW, "4")             \
+    low("128", "160", "128", "160") SIX_ROWS(SIX_ROW, "8")         \
+    low("192", "224", "192", "224") SIX_ROWS(SIX_ROW, "12")        \
+    high("256", "288", "0", "32") SIX_ROWS(SIX_ROW, "16")          \
+    high("320", "352", "64", "96") SIX_ROWS(SIX_ROW, "20")         \
+    high("384", "416", "128", "160") SIX_ROWS(SIX_ROW, "24")       \
+    high("448", "480", "192", "224") SIX_ROWS(SIX_ROW, "28")
+#define SIX_END(da, v0, s0, s1, c0, c1)                \
+    "vpmaddwd %%ymm15, %%ymm" s0 ", %%ymm" s0 "\n\t"   \
+    "vpmaddwd %%ymm15, %%ymm" s1 ", %%ymm" s1 "\n\t"   \
+    "vpbroadcastd " v0 ", %%ymm14\n\t"                 \
+    "vpaddd %%ymm14, %%ymm" s0 ", %%ymm" s0 "\n\t"     \
+    "vpaddd %%ymm14, %%ymm" s1 ", %%ymm" s1 "\n\t"     \
+    "vpmaddwd %%ymm12, %%ymm" s0 ", %%ymm" s0 "\n\t"   \
+    "vpmaddwd %%ymm13, %%ymm" s1 ", %%ymm" s1 "\n\t"   \
+    "vbroadcastss " da ", %%ymm14\n\t"                 \
+    "vcvtdq2ps %%ymm" s0 ", %%ymm" s0 "\n\t"           \
+    "vcvtdq2ps %%ymm" s1 ", %%ymm" s1 "\n\t"           \
+    "vfmadd213ps " c0 "(%[chain]), %%ymm14, %%ymm" s0 "\n\t" \
+    "vfmadd213ps " c1 "(%[chain]), %%ymm14, %%ymm" s1 "\n\t" \
+    "vmovaps %%ymm" s0 ", " c0 "(%[chain])\n\t"        \
+    "vmovaps %%ymm" s1 ", " c1 "(%[chain])\n\t"
+#define SIX_ASK                                        \
+    "prefetcht0 1024(%[record])\n\t"                   \
+    "prefetcht0 1088(%[record])\n\t"                   \
+    "prefetcht0 1152(%[record])\n\t"                   \
+    "prefetcht0 1216(%[record])\n\t"                   \
+    "prefetcht0 1280(%[record])\n\t"
+
+#define SIX(name, ask, low, high)                                                                \
+    static void name(const struct tile *t)                                                       \
+    {                                                                                            \
+        const size_t ld = t->acts->stride_bytes;                                                 \
+        const struct offsets at = block_offsets(t->acts, t->block);                              \
+        const int8_t *row = cpu_acts_a(t->acts, t->row), *y;                                     \
+        const int8_t *x = row + at.a, *da = row + at.da, *v0 = row + at.v0;                      \
+        const uint8_t *record = t->records;                                                      \
+        uint8_t *planes = t->planes;                                                             \
+        size_t blocks = t->blocks;                                                               \
+        __asm__ volatile(                                                                        \
+            "1:\n\t" ask                                                                         \
+            "lea (%[x],%[ld]), %[y]\n\t"                                                         \
+            SIX_BLOCK(low, high)                                                                 \
+            "vmovdqa %[ones], %%ymm15\n\t"                                                       \
+            "vmovdqu 256(%[record]), %%ymm12\n\t"                                                \
+            "vmovdqu 288(%[record]), %%ymm13\n\t"                                                \
+            SIX_END("(%[da])", "(%[v0])", "0", "1", "0", "32")                                   \
+            SIX_END("(%[da],%[ld])", "(%[v0],%[ld])", "2", "3", "64", "96")                      \
+            SIX_END("(%[da],%[ld],2)", "(%[v0],%[ld],2)", "4", "5", "128", "160")                \
+            SIX_END("(%[da],%[ld3])", "(%[v0],%[ld3])", "6", "7", "192", "224")                  \
+            SIX_END("(%[da],%[ld],4)", "(%[v0],%[ld],4)", "8", "9", "256", "288")                \
+            "lea (%[da],%[ld]), %[y]\n\t"                                                        \
+            "add %[ld], %[v0]\n\t"                                                               \
+            SIX_END("(%[y],%[ld],4)", "(%[v0],%[ld],4)", "10", "11", "320", "352")               \
+            "sub %[ld], %[v0]\n\t"                                                               \
+            "add $32, %[x]\n\t"                                                                  \
+            "add $4, %[da]\n\t"                                                                  \
+            "add $4, %[v0]\n\t"                                                                  \
+            "add $512, %[planes]\n\t"                                                            \
+            "add $320, %[record]\n\t"                                                            \
+            "dec %[blocks]\n\t"                                                                  \
+            "jnz 1b"                                                                             \
+            : [x] "+r"(x), [y] "=&r"(y), [da] "+r"(da), [v0] "+r"(v0), [planes] "+r"(planes),    \
+              [record] "+r"(record), [blocks] "+r"(blocks)                                       \
+            : [ld] "r"(ld), [ld3] "r"(3 * ld), [chain] "r"(t->chain),                            \
+              [ones] "m"(*(const __m256i *)six_ones), [mask] "m"(*(const __m256i *)six_mask)     \
+            : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
+              "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");             \
+    }
+/* clang-format on */
+
+static const _Alignas(32) uint32_t six_ones[8] = {0x10001, 0x10001, 0x10001, 0x10001,
+                                                  0x10001, 0x10001, 0x10001, 0x10001};
+static const _Alignas(32) uint32_t six_mask[8] = {0xf0f0f0f, 0xf0f0f0f, 0xf0f0f0f, 0xf0f0f0f,
+                                                  0xf0f0f0f, 0xf0f0f0f, 0xf0f0f0f, 0xf0f0f0f};
+SIX(cpu_avx2_six_records, SIX_ASK, SIX_LOW, SIX_HIGH)
+SIX(cpu_avx2_six_planes, "", SIX_PLANES, SIX_PLANES)
+SIX(cpu_avx2_six_unpack, "", SIX_LOW_KEEP, SIX_HIGH_KEEP)
+
+#endif
