@@ -147,10 +147,28 @@ struct engine_step *engine_step_begin(struct engine *engine);
  * STATUS_INVALID: a token, position, page or slot out of range (our own caller's fault; nothing was added). */
 enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
                             uint32_t *sample_out);
+/* The one row of a sequence that decodes; its token is sampled. */
+struct engine_row {
+    const uint32_t *pages;                /* as in engine_seq_input */
+    const struct kern_sampling *sampling; /* as there, not NULL */
+    uint32_t slot;
+    uint32_t token; /* an id, or ENGINE_TOKEN_PREV of a sample of the step submitted last */
+    uint32_t position;
+    uint32_t page_count;
+    uint32_t generated_count; /* as there */
+    /* The first row that this slot has in the page, or the first since anybody else (a copy) may have given the page a checksum. What
+     * only goes on in the page of the row before is not looked up again: block tables lie far apart. */
+    bool opens;
+};
+#define ENGINE_TOKEN_PREV(sample) (KERN_TOKEN_PREV | (sample))
+/* Adds up to `count` of them in order, as engine_step_add would one after the other. `added_out` is how many were: all, or those before
+ * the first one for which it says STATUS_FULL or STATUS_INVALID. Their samples follow one another from *sample_out on. */
+enum status engine_step_add_rows(struct engine_step *step, const struct engine_row *rows,
+                                 uint32_t count, uint32_t *added_out, uint32_t *sample_out);
 uint32_t engine_step_rows(const struct engine_step *step);
 /* Hands the step to the compute threads and returns at once. A step without rows is refused: STATUS_INVALID. */
 enum status engine_submit(struct engine_step *step);
-/* Gives back a step that was begun and will not be submitted. */
+/* Gives back a step that was begun and will not be submitted. The pages that it was to write have lost their checksums. */
 void engine_step_abandon(struct engine_step *step);
 void engine_step_cookie_set(struct engine_step *step, void *cookie);
 void *engine_step_cookie(const struct engine_step *step);

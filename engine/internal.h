@@ -33,11 +33,13 @@ struct engine_step {
     uint64_t submitted_ns;
     uint32_t *fill_pages; /* [page_count] zeroed before this step */
     uint32_t fill_count;
+    bool logits_only; /* it has a sample without sampling */
 };
 
 struct engine_slot {
     uint32_t in_flight;      /* steps that hold it */
     uint32_t blocks_checked; /* first entries of its block table that were seen to be pages */
+    uint32_t block_open;     /* 1 + the block that its last row added went to; 0: none */
     bool taken, released;
 };
 

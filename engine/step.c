@@ -78,6 +78,7 @@ struct engine_step *engine_step_begin(struct engine *engine)
     step->state = STEP_OPEN;
     step->cookie = NULL;
     step->next_run = 0;
+    step->logits_only = false;
     struct kern_step *kern = step->kern;
     kern->row_count = kern->seq_count = kern->sample_count = 0;
     kern->sum_count = 0;
@@ -103,40 +104,44 @@ static uint32_t block_at(const struct engine *engine, uint32_t position)
     return position >> engine->page_shift;
 }
 
-/* From here to engine_step_add, `row_count` is the input's: the constant 1 for all that decode, so that what one row does not need is
- * compiled away. */
-
-static inline bool blocks_valid(const struct engine *engine, const struct engine_seq_input *input,
-                                uint32_t row_count)
+static inline bool slot_valid(const struct engine *engine, uint32_t slot)
 {
-    uint32_t known = engine->slots[input->slot].blocks_checked;
-    uint32_t written = block_at(engine, input->position_begin);
-    uint32_t end = block_at(engine, input->position_begin + row_count - 1) + 1;
-    if (input->page_count < end)
-        return false;
+    return slot < engine->info.slots_max && engine->slots[slot].taken &&
+           !engine->slots[slot].released;
+}
+
+/* Entries of the block table of a slot, from the first one that is written on, or not seen yet. */
+static bool blocks_valid(const struct engine *engine, uint32_t slot, const uint32_t *pages,
+                         uint32_t written, uint32_t end)
+{
+    uint32_t known = engine->slots[slot].blocks_checked;
     for (uint32_t i = written < known ? written : known; i < end; i++)
-        if (input->pages[i] >= engine->info.page_count)
+        if (pages[i] >= engine->info.page_count)
             return false;
     return true;
 }
 
-static inline bool input_valid(const struct engine_step *step, const struct engine_seq_input *input,
-                               uint32_t row_count)
+static bool prev_valid(const struct engine *engine, uint32_t sample)
+{
+    const struct engine_step *last = engine->last_submitted;
+    return last && sample < last->kern->sample_count &&
+           (!last->logits_only || last->kern->samples[sample].sampling);
+}
+
+static bool input_valid(const struct engine_step *step, const struct engine_seq_input *input)
 {
     const struct engine *engine = step->engine;
     const struct engine_info *info = &engine->info;
-    if (input->slot >= info->slots_max || !engine->slots[input->slot].taken ||
-        engine->slots[input->slot].released || row_count == 0 || row_count > info->context_tokens ||
+    uint32_t row_count = input->row_count;
+    if (!slot_valid(engine, input->slot) || row_count == 0 || row_count > info->context_tokens ||
         input->position_begin > info->context_tokens - row_count)
         return false;
-    if (!blocks_valid(engine, input, row_count))
+    uint32_t end = blocks_of(engine, input->position_begin + row_count);
+    if (input->page_count < end || !blocks_valid(engine, input->slot, input->pages,
+                                                 block_at(engine, input->position_begin), end))
         return false;
-    if (input->prev_sample != ENGINE_NONE) {
-        const struct engine_step *last = engine->last_submitted;
-        return row_count == 1 && !input->tokens && last &&
-               input->prev_sample < last->kern->sample_count &&
-               last->kern->samples[input->prev_sample].sampling;
-    }
+    if (input->prev_sample != ENGINE_NONE)
+        return row_count == 1 && !input->tokens && prev_valid(engine, input->prev_sample);
     if (!input->tokens)
         return false;
     for (uint32_t i = 0; i < row_count; i++)
@@ -145,32 +150,37 @@ static inline bool input_valid(const struct engine_step *step, const struct engi
     return true;
 }
 
-/* Pages that these rows fill to the end, and the partial last one when asked for. */
-static inline void seals_add(struct engine_step *step, const struct engine_seq_input *input,
-                             uint32_t row_count)
+/* The step hashes this page of the sequence that is being added. */
+static void seal_add(struct kern_step *kern, uint32_t page, uint32_t seq)
 {
-    const struct engine *engine = step->engine;
+    assert(kern->sum_count < kern->caps.sums_max);
+    kern->sum_pages[kern->sum_count] = page;
+    kern->sum_seqs[kern->sum_count++] = seq;
+}
+
+/* Pages that these rows write lose their checksums; those that they fill to the end get new ones, and the partial last one when asked
+ * for. */
+static void seals_add(struct engine_step *step, const struct engine_seq_input *input)
+{
+    struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
-    uint32_t end = input->position_begin + row_count;
+    uint32_t end = input->position_begin + input->row_count;
     uint32_t last = input->seal_partial ? blocks_of(engine, end) : block_at(engine, end);
-    for (uint32_t i = block_at(engine, input->position_begin); i < last; i++) {
-        assert(kern->sum_count < kern->caps.sums_max);
-        kern->sum_pages[kern->sum_count] = input->pages[i];
-        kern->sum_seqs[kern->sum_count++] = kern->seq_count;
+    for (uint32_t i = block_at(engine, input->position_begin); i < blocks_of(engine, end); i++) {
+        engine->pages[input->pages[i]].sealed_runs = 0;
+        if (i < last)
+            seal_add(kern, input->pages[i], kern->seq_count);
     }
 }
 
-__attribute__((always_inline)) static inline enum status
-rows_add(struct engine_step *step, const struct engine_seq_input *input, uint32_t row_count,
-         uint32_t *sample_out)
+enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
+                            uint32_t *sample_out)
 {
-    enum { AHEAD = 8 };
     struct engine *engine = step->engine;
     struct kern_step *kern = step->kern;
+    uint32_t row_count = input->row_count;
     assert(step->state == STEP_OPEN);
-    __builtin_prefetch(&kern->seqs[kern->seq_count + AHEAD], 1);
-    __builtin_prefetch(&kern->samples[kern->sample_count + AHEAD], 1);
-    if (!input_valid(step, input, row_count))
+    if (!input_valid(step, input))
         return STATUS_INVALID;
     uint32_t samples = input->logits_out ? row_count : input->sampling ? 1 : 0;
     if (row_count > kern->caps.rows_max - kern->row_count ||
@@ -178,19 +188,16 @@ rows_add(struct engine_step *step, const struct engine_seq_input *input, uint32_
         samples > kern->caps.samples_max - kern->sample_count)
         return STATUS_FULL;
 
-    seals_add(step, input, row_count);
+    seals_add(step, input);
     uint32_t row = kern->row_count, seq = kern->seq_count, sample = kern->sample_count;
-    uint32_t blocks = blocks_of(engine, input->position_begin + row_count);
-    engine->slots[input->slot].blocks_checked = blocks;
-    kern->seqs[seq] = (struct kern_seq){.row_begin = row,
-                                        .row_count = row_count,
-                                        .position_begin = input->position_begin,
-                                        .slot = input->slot,
-                                        .block_count = blocks,
-                                        .blocks = input->pages};
+    struct engine_slot *slot = &engine->slots[input->slot];
+    slot->blocks_checked = blocks_of(engine, input->position_begin + row_count);
+    slot->block_open = input->seal_partial ? 0 : slot->blocks_checked;
+    kern->seqs[seq] = (struct kern_seq){
+        .row_begin = row, .row_count = row_count, .slot = input->slot, .blocks = input->pages};
     bool prev = input->prev_sample != ENGINE_NONE;
     for (uint32_t i = 0; i < row_count; i++) {
-        kern->tokens[row + i] = prev ? KERN_TOKEN_PREV | input->prev_sample : input->tokens[i];
+        kern->tokens[row + i] = prev ? ENGINE_TOKEN_PREV(input->prev_sample) : input->tokens[i];
         kern->positions[row + i] = input->position_begin + i;
         kern->row_seqs[row + i] = seq;
     }
@@ -198,6 +205,7 @@ rows_add(struct engine_step *step, const struct engine_seq_input *input, uint32_
         kern->prev = engine->last_submitted->kern;
     for (uint32_t i = row_count - samples; i < row_count; i++) {
         bool sampled = input->sampling && i + 1 == row_count;
+        step->logits_only |= !sampled;
         kern->samples[sample++] = (struct kern_sample){
             .row = row + i,
             .seq = seq,
@@ -217,17 +225,90 @@ rows_add(struct engine_step *step, const struct engine_seq_input *input, uint32_
     return STATUS_OK;
 }
 
-__attribute__((noinline)) static enum status
-chunk_add(struct engine_step *step, const struct engine_seq_input *input, uint32_t *sample_out)
+/* --- building: single rows --- */
+
+/* What a row that does not go on in its page needs: its block table is looked at. */
+__attribute__((noinline)) static bool row_open(struct engine *engine, const struct engine_row *row)
 {
-    return rows_add(step, input, input->row_count, sample_out);
+    struct engine_slot *slot = &engine->slots[row->slot];
+    uint32_t block = block_at(engine, row->position);
+    if (row->page_count <= block || !blocks_valid(engine, row->slot, row->pages, block, block + 1))
+        return false;
+    engine->pages[row->pages[block]].sealed_runs = 0;
+    slot->blocks_checked = slot->block_open = block + 1;
+    return true;
 }
 
-enum status engine_step_add(struct engine_step *step, const struct engine_seq_input *input,
-                            uint32_t *sample_out)
+static uint32_t min_u32(uint32_t a, uint32_t b)
 {
-    return input->row_count == 1 ? rows_add(step, input, 1, sample_out)
-                                 : chunk_add(step, input, sample_out);
+    return a < b ? a : b;
+}
+
+static inline bool row_valid(struct engine *engine, const struct engine_row *row)
+{
+    if (!slot_valid(engine, row->slot) || row->position >= engine->info.context_tokens)
+        return false;
+    if (row->token & KERN_TOKEN_PREV ? !prev_valid(engine, row->token & ~KERN_TOKEN_PREV)
+                                     : row->token >= engine->info.vocab_size)
+        return false;
+    if (row->opens)
+        return row_open(engine, row);
+    return engine->slots[row->slot].block_open == block_at(engine, row->position) + 1;
+}
+
+enum status engine_step_add_rows(struct engine_step *step, const struct engine_row *rows,
+                                 uint32_t count, uint32_t *added_out, uint32_t *sample_out)
+{
+    enum { AHEAD = 16 };
+    struct engine *engine = step->engine;
+    struct kern_step *kern = step->kern;
+    assert(step->state == STEP_OPEN);
+    uint32_t row_begin = kern->row_count, seq_begin = kern->seq_count;
+    uint32_t sample_begin = kern->sample_count;
+    uint32_t room =
+        min_u32(kern->caps.seqs_max - seq_begin,
+                min_u32(kern->caps.rows_max - row_begin, kern->caps.samples_max - sample_begin));
+    enum status status = count > room ? STATUS_FULL : STATUS_OK;
+    count = min_u32(count, room);
+    uint32_t *tokens = kern->tokens + row_begin, *positions = kern->positions + row_begin;
+    uint32_t *row_seqs = kern->row_seqs + row_begin;
+    struct kern_seq *seqs = kern->seqs + seq_begin;
+    struct kern_sample *samples = kern->samples + sample_begin;
+    uint32_t added = 0, unknown = 0, page_end = engine->info.page_tokens - 1;
+    for (; added < count; added++) {
+        const struct engine_row *row = &rows[added];
+        if (!row_valid(engine, row)) {
+            status = STATUS_INVALID;
+            break;
+        }
+        __builtin_prefetch(&seqs[added + AHEAD], 1);
+        __builtin_prefetch(&samples[added + AHEAD], 1);
+        uint32_t prev = row->token / KERN_TOKEN_PREV;
+        unknown |= prev;
+        tokens[added] = row->token;
+        positions[added] = row->position;
+        row_seqs[added] = seq_begin + added;
+        seqs[added] = (struct kern_seq){.row_begin = row_begin + added,
+                                        .row_count = 1,
+                                        .slot = row->slot,
+                                        .blocks = row->pages};
+        samples[added] = (struct kern_sample){.row = row_begin + added,
+                                              .seq = seq_begin + added,
+                                              .sampling = row->sampling,
+                                              .position = row->generated_count + prev,
+                                              .generated_count = row->generated_count,
+                                              .unknown_token = prev};
+        if ((row->position & page_end) == page_end)
+            seal_add(kern, row->pages[block_at(engine, row->position)], seq_begin + added);
+    }
+    if (unknown)
+        kern->prev = engine->last_submitted->kern;
+    kern->row_count = row_begin + added;
+    kern->seq_count = seq_begin + added;
+    kern->sample_count = sample_begin + added;
+    *added_out = added;
+    *sample_out = sample_begin;
+    return status;
 }
 
 uint32_t engine_step_rows(const struct engine_step *step)
@@ -254,13 +335,8 @@ enum status engine_submit(struct engine_step *step)
     assert(step->state == STEP_OPEN);
     if (kern->row_count == 0)
         return STATUS_INVALID;
-    for (uint32_t s = 0; s < kern->seq_count; s++) {
-        const struct kern_seq *seq = &kern->seqs[s];
-        engine->slots[seq->slot].in_flight++;
-        /* what is written has no checksum any more */
-        for (uint32_t i = block_at(engine, seq->position_begin); i < seq->block_count; i++)
-            engine->pages[seq->blocks[i]].sealed_runs = 0;
-    }
+    for (uint32_t s = 0; s < kern->seq_count; s++)
+        engine->slots[kern->seqs[s].slot].in_flight++;
     step->state = STEP_IN_FLIGHT;
     step->submitted_ns = clock_now_ns();
     engine->steps_submitted++;

@@ -89,12 +89,10 @@ struct kern_step_caps {
 };
 
 struct kern_seq {
-    uint32_t row_begin, row_count;
-    uint32_t position_begin; /* of its first row; rows are at consecutive positions */
-    uint32_t slot;           /* its cancel flag */
-    uint32_t block_count;
-    const uint32_t *
-        blocks; /* [block_count] page numbers: host memory that stays unchanged until the step's event, what is behind may change */
+    uint32_t row_begin, row_count; /* at consecutive positions */
+    uint32_t slot;                 /* its cancel flag */
+    /* Page numbers, as far as its positions reach: host memory that stays unchanged until the step's event, what is behind may change. */
+    const uint32_t *blocks;
 };
 
 struct kern_bias {

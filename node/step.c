@@ -49,6 +49,8 @@ void step_loop_finish(struct node *node)
  * and each line of it costs as much as all the rest of that sequence's work. So it is asked for some sequences ahead, many at a
  * time. */
 enum { AHEAD = 12, LINE = 64 };
+/* Rows that are given to the engine in one call: what both sides know of them meanwhile stays in the nearest memory. */
+enum { ROWS_TOGETHER = 64 };
 
 static void ahead(const void *memory, size_t bytes)
 {
@@ -58,7 +60,12 @@ static void ahead(const void *memory, size_t bytes)
 
 static void ahead_step(const struct work *work)
 {
-    ahead(work, offsetof(struct work, key));
+    ahead(work, offsetof(struct work, link));
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
 }
 
 static uint32_t block_at(const struct node *node, uint32_t position)
@@ -90,14 +97,23 @@ static bool row_has_page(const struct node *node, const struct work *work)
 /* The next page will be named in its block table. */
 static void ahead_growth(const struct node *node, const struct work *work)
 {
-    if (!row_has_page(node, work))
-        __builtin_prefetch(&work->pages[work->page_count], 1);
+    if (row_has_page(node, work))
+        return;
+    __builtin_prefetch(&work->age, 1);
+    __builtin_prefetch(&work->pages[work->page_count], 1);
+}
+
+/* Its next row is the first of a page, or the last. */
+static bool row_reads_table(const struct node *node, const struct work *work)
+{
+    uint32_t page_end = (1u << node->steps.page_shift) - 1;
+    return ((work->rows_submitted + 1) & page_end) <= 1;
 }
 
 static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
-                          uint32_t rows_left)
+                          uint64_t age, uint32_t rows_left)
 {
-    steps->candidates[(*count)++] = (struct batch_candidate){.age = work->age,
+    steps->candidates[(*count)++] = (struct batch_candidate){.age = age,
                                                              .index = work->index,
                                                              .rows_left = rows_left,
                                                              .position = work->rows_submitted,
@@ -133,33 +149,71 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
             ahead_step(turns[i + 2 * AHEAD].work);
         if (i + AHEAD < turn_count)
             ahead_growth(node, turns[i + AHEAD].work);
-        for (; early && early->age < work->age; early = prompt_next(node, early->link.next, false))
-            candidate_add(steps, &count, early, 0);
+        for (; early && early->age < turns[i].age;
+             early = prompt_next(node, early->link.next, false))
+            candidate_add(steps, &count, early, early->age, 0);
         if (!rows_known(work) && !next_row_ready(node, work))
             continue;
         if (row_has_page(node, work) || grow_row(node, work))
-            candidate_add(steps, &count, work, 0);
+            candidate_add(steps, &count, work, turns[i].age, 0);
         else
             *short_out = true;
     }
     for (; early; early = prompt_next(node, early->link.next, false))
-        candidate_add(steps, &count, early, 0);
+        candidate_add(steps, &count, early, early->age, 0);
     for (struct work *work = prompt_next(node, prompts->next, true); work;
          work = prompt_next(node, work->link.next, true))
-        candidate_add(steps, &count, work, work_total(work) - work->rows_submitted);
+        candidate_add(steps, &count, work, work->age, work_total(work) - work->rows_submitted);
     return count;
 }
 
-/* Rows up to `end` change their pages. A sequence that decodes has no copies: its page has been said to be changed by the row before. */
-static void pages_written(struct node *node, struct work *work, uint32_t end)
+/* Rows up to `end` change their pages. A sequence that decodes has no copies: its page has been said to be changed by the row before.
+ * True: this is news. */
+static bool pages_written(struct node *node, struct work *work, uint32_t end)
 {
     uint32_t first = block_at(node, work->rows_submitted), last = block_at(node, end - 1);
     if (first == last && work->page_written == last + 1)
-        return;
+        return false;
     for (uint32_t i = first; i <= last; i++)
         cache_page_written(node, work->pages[i]);
     if (work->state == WORK_DECODING)
         work->page_written = last + 1;
+    return true;
+}
+
+/* The engine has taken so many rows of the work; `sample`: of the last one, ENGINE_NONE: it is not sampled. */
+static void part_added(struct step_record *record, struct work *work, uint32_t rows,
+                       uint32_t sample)
+{
+    uint32_t total = work_total(work), position = work->rows_submitted;
+    bool prompt = work->state == WORK_PROMPT && position != total;
+    record->parts[record->part_count++] =
+        (struct step_part){.work = work,
+                           .life = work->life,
+                           .rows = rows,
+                           .position = position,
+                           .sample = sample,
+                           .prompt = prompt,
+                           .seals_partial = work->leg == WORK_LEG_PREFILL && sample != ENGINE_NONE};
+    if (prompt)
+        record->prompt_rows += rows;
+    else
+        record->decode_rows += rows;
+    record->asks.pairs += roofline_pairs(position, rows);
+    record->asks.positions += position + rows;
+    work->rows_submitted = position + rows;
+    work->steps_outstanding++;
+    if (sample != ENGINE_NONE) {
+        record->asks.samples++;
+        work->samples_pending++;
+        work->prev_sample = sample;
+    }
+}
+
+static void part_refused(struct node *node, struct work *work)
+{
+    node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__FAILED, STATUS_INTERNAL,
+                   "the engine refused the sequence");
 }
 
 static void part_add(struct node *node, struct step_record *record, struct work *work,
@@ -181,37 +235,61 @@ static void part_add(struct node *node, struct step_record *record, struct work 
         .sampling = sampled ? &work->sampling : NULL,
         .generated_count = work->generated_count,
     };
+    uint32_t sample;
     pages_written(node, work, end);
-    struct step_part *part = &record->parts[record->part_count];
-    *part = (struct step_part){.work = work,
-                               .life = work->life,
-                               .rows = rows,
-                               .position = work->rows_submitted,
-                               .block_begin = block_at(node, work->rows_submitted),
-                               .block_end = input.seal_partial ? block_at(node, end - 1) + 1
-                                                               : block_at(node, end),
-                               .prompt = work->state == WORK_PROMPT && !unknown};
-    enum status status = engine_step_add(record->step, &input, &part->sample);
-    if (status == STATUS_FULL)
-        return; /* the next step takes it */
-    if (status) {
-        node_work_fail(node, work, BATON__NODE__V1__REPORT__KIND__FAILED, STATUS_INTERNAL,
-                       "the engine refused the sequence");
-        return;
+    enum status status = engine_step_add(record->step, &input, &sample);
+    if (!status)
+        part_added(record, work, rows, sample);
+    else if (status != STATUS_FULL) /* the next step takes it */
+        part_refused(node, work);
+}
+
+/* What decodes, one row each whose token is sampled: most of a step, so they go to the engine many at a time. Returns how many of the
+ * first shares are such. */
+static uint32_t rows_count(const struct node *node, const struct batch_share *shares,
+                           uint32_t count)
+{
+    uint32_t rows = 0;
+    for (; rows < count; rows++) {
+        const struct work *work = &node->table.works[shares[rows].index];
+        if (shares[rows].rows > 1 || work->leg == WORK_LEG_PREFILL ||
+            work->rows_submitted + 1 < work_total(work))
+            break;
+        if (row_reads_table(node, work))
+            __builtin_prefetch(&work->pages[block_at(node, work->rows_submitted)]);
     }
-    record->part_count++;
-    if (part->prompt)
-        record->prompt_rows += rows;
-    else
-        record->decode_rows += rows;
-    record->asks.samples += sampled;
-    record->asks.pairs += roofline_pairs(work->rows_submitted, rows);
-    record->asks.positions += end;
-    work->rows_submitted = end;
-    work->steps_outstanding++;
-    if (sampled) {
-        work->samples_pending++;
-        work->prev_sample = part->sample;
+    return rows;
+}
+
+static struct engine_row row_of(struct node *node, struct work *work)
+{
+    bool unknown = work->rows_submitted == work_total(work);
+    return (struct engine_row){.pages = work->pages,
+                               .sampling = &work->sampling,
+                               .slot = work->slot,
+                               .token = unknown ? ENGINE_TOKEN_PREV(work->prev_sample)
+                                                : work->tokens[work->rows_submitted],
+                               .position = work->rows_submitted,
+                               .page_count = work->page_count,
+                               .generated_count = work->generated_count,
+                               .opens = pages_written(node, work, work->rows_submitted + 1)};
+}
+
+static void rows_add(struct node *node, struct step_record *record,
+                     const struct batch_share *shares, uint32_t count)
+{
+    struct engine_row rows[ROWS_TOGETHER];
+    struct work *works = node->table.works;
+    for (uint32_t i = 0; i < count; i++)
+        rows[i] = row_of(node, &works[shares[i].index]);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < count && status != STATUS_FULL; i++) {
+        uint32_t added, sample;
+        status = engine_step_add_rows(record->step, rows + i, count - i, &added, &sample);
+        for (uint32_t end = i + added; i < end; i++)
+            part_added(record, &works[shares[i].index], 1, sample++);
+        if (status == STATUS_INVALID)
+            part_refused(node, &works[shares[i].index]);
     }
 }
 
@@ -241,12 +319,14 @@ static bool step_submit_one(struct node *node)
     record->step = step;
     record->part_count = record->prompt_rows = record->decode_rows = 0;
     record->asks = (struct roofline_step){0};
-    for (uint32_t i = 0; i < share_count; i++) {
-        if (i + AHEAD < share_count) {
-            const struct work *next = &node->table.works[steps->shares[i + AHEAD].index];
-            __builtin_prefetch(&next->pages[block_at(node, next->rows_submitted)]);
-        }
-        part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
+    for (uint32_t i = 0, rows; i < share_count; i += rows) {
+        rows = rows_count(node, steps->shares + i, min_u32(share_count - i, ROWS_TOGETHER));
+        if (rows)
+            rows_add(node, record, steps->shares + i, rows);
+        else
+            part_add(node, record, &node->table.works[steps->shares[i].index],
+                     steps->shares[i].rows);
+        rows += !rows;
     }
     if (!record->part_count) {
         engine_step_abandon(step);
@@ -279,6 +359,13 @@ void step_submit(struct node *node)
 
 /* --- completion --- */
 
+/* Blocks that the part's step seals are those from that of its first row on up to this one. */
+static uint32_t part_blocks_end(const struct node *node, const struct step_part *part)
+{
+    uint32_t end = part->position + part->rows;
+    return part->seals_partial ? block_at(node, end - 1) + 1 : block_at(node, end);
+}
+
 static void run_done(struct node *node, const struct step_record *record, uint32_t run)
 {
     for (uint32_t i = 0; record->prompt_rows && i < record->part_count; i++) {
@@ -289,8 +376,9 @@ static void run_done(struct node *node, const struct step_record *record, uint32
         const struct node_leg *leg = node->legs[work->leg];
         if (work->state != WORK_PROMPT || !leg || !leg->piece_sealed)
             continue;
-        for (uint32_t block = part->block_begin;
-             block < part->block_end && work->state == WORK_PROMPT; block++)
+        uint32_t end = part_blocks_end(node, part);
+        for (uint32_t block = block_at(node, part->position);
+             block < end && work->state == WORK_PROMPT; block++)
             leg->piece_sealed(node, work, block, run);
     }
 }
@@ -383,9 +471,9 @@ static void publish_ahead(struct node *node, const struct step_record *record)
     struct work **full = node->steps.full;
     uint32_t count = 0;
     for (uint32_t i = 0; i < record->part_count; i++)
-        if (record->parts[i].block_begin < record->parts[i].block_end) {
+        if (block_at(node, record->parts[i].position) < part_blocks_end(node, &record->parts[i])) {
             full[count++] = record->parts[i].work;
-            ahead_step(record->parts[i].work);
+            ahead(record->parts[i].work, offsetof(struct work, key));
         }
     for (int pass = 0; pass < CACHE_PUBLISH_PASSES; pass++)
         for (uint32_t i = 0; i < count; i++)

@@ -25,8 +25,8 @@ enum { STEPS_IN_FLIGHT_MAX = 2 };
 struct step_part {
     struct work *work;
     uint32_t life, rows, position, sample;
-    uint32_t block_begin, block_end; /* blocks that this step seals */
     bool prompt;
+    bool seals_partial; /* its last page is sealed though it is not full */
 };
 
 struct step_record {

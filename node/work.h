@@ -89,11 +89,9 @@ struct work_transfer {
 };
 
 struct work {
-    /* what every step looks at, for each running sequence: it fits two lines of a processor's cache */
-    _Alignas(64) struct list link; /* in the table's list of its state */
-    uint64_t age;                  /* admission number; lower is older */
-    uint8_t state;                 /* enum work_state */
-    uint8_t leg;                   /* enum work_leg */
+    /* what planning and building a step look at, for each running sequence: one line of a processor's cache */
+    _Alignas(64) uint8_t state; /* enum work_state */
+    uint8_t leg;                /* enum work_leg */
     bool alone, last_leg;
     uint8_t samples_pending, steps_outstanding;
     uint16_t unused;
@@ -105,11 +103,16 @@ struct work {
     uint32_t rows_submitted; /* positions given to the engine so far */
     uint32_t prev_sample;    /* of the step submitted last */
     uint32_t page_written;   /* DECODING: 1 + the block that its last row went to; 0: not known */
-    uint32_t page_count, pages_whole; /* held; wanted for the whole answer */
+    uint32_t page_count;     /* held */
     uint32_t
         *tokens; /* [tokens_max of the table] prompt and answer: [prompt_count][generated_count] */
-    uint32_t *pages;             /* block table [pages_max of the table] */
-    struct prefix_cursor cursor; /* how far its pages are shared */
+    uint32_t *pages; /* block table [pages_max of the table] */
+
+    /* what its end looks at too: one more */
+    _Alignas(64) struct list link; /* in the table's list of its state */
+    uint64_t age;                  /* admission number; lower is older */
+    struct prefix_cursor cursor;   /* how far its pages are shared */
+    uint32_t pages_whole;          /* wanted for the whole answer */
     uint32_t rows_done;      /* positions that are computed or received, by steps that have ended */
     uint32_t damaged_end;    /* 1 + the first own block that is not what was sealed; 0: none */
     uint32_t received_count; /* generated tokens that came with the assignment */
@@ -175,7 +178,8 @@ struct work {
     bool silent;      /* its stream is gone: nothing is reported */
 };
 
-_Static_assert(offsetof(struct work, key) == 128 && offsetof(struct work, sampling) == 192,
+_Static_assert(offsetof(struct work, link) == 64 && offsetof(struct work, key) == 128 &&
+                   offsetof(struct work, sampling) == 192,
                "what a step looks at is together");
 
 /* Whose turn it is. */

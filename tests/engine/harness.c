@@ -105,6 +105,40 @@ static void job_start(struct engine *engine, struct job *job, uint32_t *next_pag
         job->logits = calloc((size_t)tokens * info->vocab_size, sizeof(float));
 }
 
+/* Adds the first `count` jobs from `jobs` on that have one row each; returns how many do. */
+static uint32_t rows_add(struct engine *engine, struct engine_step *step, struct job *jobs,
+                         uint32_t count)
+{
+    struct engine_row rows[64];
+    uint32_t found = 0, page_tokens = engine_info(engine)->page_tokens, added, sample;
+    for (; found < count; found++) {
+        struct job *job = &jobs[found];
+        bool unknown = job->pending != ENGINE_NONE;
+        /* the last one seals what it leaves partly filled, which rows do not */
+        if (job->done_rows < job->prompt_count ||
+            job->done_rows + 2 > job->prompt_count + job->answer_count - 1)
+            break;
+        rows[found] = (struct engine_row){.pages = job->pages,
+                                          .sampling = &job->sampling,
+                                          .slot = job->slot,
+                                          .token = unknown ? ENGINE_TOKEN_PREV(job->pending)
+                                                           : job->answer[job->answered - 1],
+                                          .position = job->done_rows,
+                                          .page_count = job->page_count,
+                                          .generated_count = job->answered,
+                                          .opens = job->done_rows % page_tokens == 0};
+    }
+    if (!found)
+        return 0;
+    CHECK_INT(engine_step_add_rows(step, rows, found, &added, &sample), STATUS_OK);
+    CHECK_INT(added, found);
+    for (uint32_t i = 0; i < added; i++) {
+        jobs[i].done_rows++;
+        jobs[i].pending = sample + i;
+    }
+    return found;
+}
+
 /* The rows of job that go into the step being built; 0 when it has none. */
 static uint32_t job_add(struct engine *engine, struct engine_step *step, struct job *job,
                         uint32_t chunk)
@@ -156,11 +190,16 @@ void jobs_run(struct engine *engine, struct job *jobs, uint32_t count,
         struct engine_step *step = engine_step_begin(engine);
         CHECK(step);
         uint32_t *indices = samples[submitted % 2], rows = 0;
-        for (uint32_t j = 0; j < count; j++) {
-            uint32_t added = job_add(engine, step, &jobs[j], options->chunk);
+        for (uint32_t j = 0, together; j < count; j += together) {
+            together = options->rows ? rows_add(engine, step, &jobs[j], count - j) : 0;
+            uint32_t added = together;
+            if (!together)
+                added = job_add(engine, step, &jobs[j], options->chunk);
             if (!added)
                 jobs[j].pending = ENGINE_NONE;
-            indices[j] = jobs[j].pending;
+            together += !together;
+            for (uint32_t i = j; i < j + together; i++)
+                indices[i] = jobs[i].pending;
             rows += added;
         }
         if (rows) {

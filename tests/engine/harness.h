@@ -32,6 +32,7 @@ struct run_options {
     uint32_t chunk;    /* rows of a prompt in one step */
     bool in_flight;    /* submit step n+1 before step n's tokens are known */
     bool skip_zeroing; /* leave the pages as they are */
+    bool rows;         /* what decodes goes to the engine as rows, many in one call */
     /* The first pages of this job, which has run, are used as they are: their rows are not computed, their logits stay zero. */
     const struct job *reuse;
     uint32_t reuse_pages;

@@ -346,6 +346,125 @@ TEST(engine, step_refuses_what_does_not_fit)
     model_close(model);
 }
 
+static uint32_t rows_left(struct engine_step *step, const struct engine_row *rows, uint32_t count,
+                          enum status expected)
+{
+    uint32_t added = 77, sample = 77, before = engine_step_rows(step);
+    CHECK_INT(engine_step_add_rows(step, rows, count, &added, &sample), expected);
+    CHECK_INT(engine_step_rows(step), before + added);
+    return count - added;
+}
+
+TEST(engine, rows_are_refused_one_by_one)
+{
+    enum { COUNT = 6 };
+    struct model_file *model = harness_model();
+    struct engine_options options = options_make();
+    options.seqs_max = COUNT - 1;
+    struct engine *engine = harness_engine(model, options);
+    const struct engine_info *info = engine_info(engine);
+    struct sampling_params params = sampling_params_default();
+    struct kern_sampling sampling = {0};
+    engine_sampling_set(&params, &sampling);
+    uint32_t tables[COUNT][2];
+    struct engine_row good[COUNT], rows[COUNT];
+    for (uint32_t i = 0; i < COUNT; i++) {
+        pages_take(engine, tables[i], 2 * i, 2);
+        good[i] = (struct engine_row){.pages = tables[i],
+                                      .sampling = &sampling,
+                                      .slot = slot_take(engine),
+                                      .token = i,
+                                      .page_count = 1,
+                                      .opens = true};
+    }
+    struct engine_step *step = engine_step_begin(engine);
+    struct {
+        const char *what;
+        struct engine_row row;
+    } bad[] = {{"slot", good[3]},    {"token", good[3]},     {"unknown token", good[3]},
+               {"table", good[3]},   {"position", good[3]},  {"a page behind the pool", good[3]},
+               {"no page", good[3]}, {"not opened", good[3]}};
+    uint32_t wrong_table[] = {info->page_count};
+    bad[0].row.slot = info->slots_max;
+    bad[1].row.token = info->vocab_size;
+    bad[2].row.token = ENGINE_TOKEN_PREV(0); /* no step was submitted */
+    bad[3].row.position = info->page_tokens;
+    bad[4].row.position = info->context_tokens;
+    bad[4].row.page_count = UINT32_MAX;
+    bad[5].row.pages = wrong_table;
+    bad[6].row.page_count = 0;
+    bad[7].row.opens = false;
+    for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        memcpy(rows, good, sizeof rows);
+        rows[3] = bad[k].row;
+        CHECK_MSG(rows_left(step, rows, 5, STATUS_INVALID) == 2, "%s", bad[k].what);
+        engine_step_abandon(step);
+        CHECK(engine_step_begin(engine) == step);
+    }
+    CHECK_INT(rows_left(step, good, COUNT, STATUS_FULL), 1); /* sequences */
+    CHECK_INT(rows_left(step, good + COUNT - 1, 1, STATUS_FULL), 1);
+    CHECK_INT(engine_submit(step), STATUS_OK);
+    harness_step_wait(engine);
+
+    /* the next ones: from the samples, in another order, and one of them in a page that its slot has not opened */
+    step = engine_step_begin(engine);
+    for (uint32_t i = 0; i < 5; i++) {
+        rows[i] = good[4 - i];
+        rows[i].token = ENGINE_TOKEN_PREV(4 - i);
+        rows[i].position = 1;
+        rows[i].opens = false;
+    }
+    rows[4].position = info->page_tokens;
+    rows[4].page_count = 2;
+    CHECK_INT(rows_left(step, rows, 5, STATUS_INVALID), 1);
+    rows[4].opens = true;
+    CHECK_INT(rows_left(step, rows + 4, 1, STATUS_OK), 0);
+    CHECK_INT(rows_left(step, rows, 1, STATUS_FULL), 1);
+    CHECK_INT(engine_submit(step), STATUS_OK);
+    harness_step_wait(engine);
+    step = engine_step_begin(engine);
+    rows[0].token = ENGINE_TOKEN_PREV(5); /* there were five */
+    CHECK_INT(rows_left(step, rows, 1, STATUS_INVALID), 1);
+    engine_step_abandon(step);
+    engine_destroy(engine);
+    model_close(model);
+}
+
+/* Every row that opens a page takes its checksum away, and a page that is full gets one. */
+TEST(engine, rows_seal_what_they_fill)
+{
+    struct model_file *model = harness_model();
+    struct engine *engine = harness_engine(model, options_make());
+    const struct engine_info *info = engine_info(engine);
+    struct sampling_params params = sampling_params_default();
+    struct kern_sampling sampling = {0};
+    engine_sampling_set(&params, &sampling);
+    uint32_t answer[256] = {0}, pages[2], slot = slot_take(engine), added, sample = 0;
+    sampling.generated = answer;
+    pages_take(engine, pages, 0, 2);
+    for (int round = 0; round < 2; round++) /* the same pages twice */
+        for (uint32_t position = 0; position < info->page_tokens + 2; position++) {
+            bool opens = position % info->page_tokens == 0;
+            struct engine_row row = {.pages = pages,
+                                     .sampling = &sampling,
+                                     .slot = slot,
+                                     .token = position ? ENGINE_TOKEN_PREV(sample) : 5,
+                                     .position = position,
+                                     .page_count = 2,
+                                     .generated_count = position,
+                                     .opens = opens};
+            struct engine_step *step = engine_step_begin(engine);
+            CHECK_INT(engine_step_add_rows(step, &row, 1, &added, &sample), STATUS_OK);
+            CHECK_INT(engine_submit(step), STATUS_OK);
+            CHECK(!engine_page_sealed(engine, pages[position / info->page_tokens]));
+            harness_step_wait(engine);
+            CHECK_INT(engine_page_sealed(engine, pages[0]), position + 1 >= info->page_tokens);
+            CHECK(!engine_page_sealed(engine, pages[1]));
+        }
+    engine_destroy(engine);
+    model_close(model);
+}
+
 TEST(engine, pieces_move_and_are_verified)
 {
     static const struct {

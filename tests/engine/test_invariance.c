@@ -173,6 +173,35 @@ TEST(invariance, one_step_in_flight)
     check_together(KERN_COMPUTE_INT8, KERN_KV_INT8, options, run, JOBS, "in flight kv int8");
 }
 
+/* Rows that many sequences give in one call, against each sequence added by itself: with and without unknown tokens, and pages short
+ * enough that each answer opens some and fills some. */
+TEST(invariance, rows_in_one_call)
+{
+    enum { LONG = 40 };
+    struct model_file *model = harness_model();
+    struct engine_options options = base_options(KERN_COMPUTE_INT8, KERN_KV_F16);
+    options.page_tokens = 16;
+    for (int in_flight = 0; in_flight < 2; in_flight++) {
+        struct run_options run = {.chunk = 64, .in_flight = in_flight};
+        for (int rows = 0; rows < 2; rows++) {
+            struct engine *engine = harness_engine(model, options);
+            struct job *jobs = rows ? got : expected;
+            for (uint32_t j = 0; j < FEW; j++) {
+                job_init(&jobs[j], j, prompt_counts[j], LONG - 3 * j, model->config.vocab);
+                jobs[j].keep_logits = false;
+            }
+            run.rows = rows;
+            jobs_run(engine, jobs, FEW, &run, 7);
+            engine_destroy(engine);
+        }
+        for (uint32_t j = 0; j < FEW; j++)
+            job_compare(&expected[j], &got[j], model->config.vocab, true, "rows in one call");
+        jobs_free(expected, FEW);
+        jobs_free(got, FEW);
+    }
+    model_close(model);
+}
+
 TEST(invariance, opaque_backend)
 {
     struct engine_options options = base_options(0, 0);

@@ -293,7 +293,41 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
         *sample_out = seq->sample;
     seals_add(step, input);
     step->seq_count++;
+    engine->slots[input->slot].page_open = input->seal_partial ? 0 : 1 + input->pages[pages - 1];
     return STATUS_OK;
+}
+
+/* One after the other, as if each were added alone; and what is said not to be news is looked up all the same. */
+enum status engine_step_add_rows(struct engine_step *step, const struct engine_row *rows,
+                                 uint32_t count, uint32_t *added_out, uint32_t *sample_out)
+{
+    struct engine *engine = step->engine;
+    uint32_t added = 0;
+    enum status status = STATUS_OK;
+    *sample_out = step->sample_count;
+    for (; added < count; added++) {
+        const struct engine_row *row = &rows[added];
+        bool prev = row->token & KERN_TOKEN_PREV;
+        uint32_t sample, page = row->pages[row->position / engine->info.page_tokens];
+        if (!row->opens && (engine->slots[row->slot].page_open != page + 1 || engine->sealed[page]))
+            sim_fail("the row at %u goes on in page %u, which its slot has not opened",
+                     row->position, page);
+        struct engine_seq_input input = {.slot = row->slot,
+                                         .tokens = prev ? NULL : &row->token,
+                                         .row_count = 1,
+                                         .prev_sample =
+                                             prev ? row->token & ~KERN_TOKEN_PREV : ENGINE_NONE,
+                                         .position_begin = row->position,
+                                         .pages = row->pages,
+                                         .page_count = row->page_count,
+                                         .sampling = row->sampling,
+                                         .generated_count = row->generated_count};
+        status = engine_step_add(step, &input, &sample);
+        if (status)
+            break;
+    }
+    *added_out = added;
+    return status;
 }
 
 uint32_t engine_step_rows(const struct engine_step *step)

@@ -40,6 +40,7 @@ struct engine_step {
 struct fake_slot {
     bool taken, released, cancelled, acked, failed;
     uint32_t in_flight;
+    uint32_t page_open; /* 1 + the page that its last row added went to; 0: none */
 };
 
 struct engine {

@@ -86,9 +86,8 @@ static void state_steps(const struct step_loop *steps, struct print *print)
             PRINT(print, record->parts[k].rows);
             PRINT(print, record->parts[k].position);
             PRINT(print, record->parts[k].sample);
-            PRINT(print, record->parts[k].block_begin);
-            PRINT(print, record->parts[k].block_end);
             PRINT(print, record->parts[k].prompt);
+            PRINT(print, record->parts[k].seals_partial);
         }
     }
     uint64_t
