@@ -1,9 +1,11 @@
 /* The attention operation: cuts a ragged batch into tiles and gives them to the workers. See attention.h.
  *
- *     a tile x a KV head                  one item, which writes the rows' outputs
- *     a long row alone x a KV head        several items, parts of consecutive blocks, so that one long sequence keeps all threads
- *                                         busy. Each block's own results go to `split`; whoever finishes a row's last part merges
- *                                         all of them, ascending
+ *     a tile of several rows x a KV head     one item, which writes the rows' outputs
+ *     a row alone, all KV heads              one item: a layer of a page is read from end to end. (A KV head, where the kernels know
+ *                                            only one at a time.)
+ *     a long row alone                       several items, parts of consecutive blocks, so that one long sequence keeps all
+ *                                            threads busy. Each block's own results go to `split`; whoever finishes a row's
+ *                                            last part merges all of them, ascending
  *
  * Where rows are cut depends on the batch and the number of threads, and changes no bit: a block's results are the same in any
  * part, and so is the order of merging. */
@@ -70,10 +72,11 @@ struct attention_arguments {
     const struct cpu_attention_kernels *kernels;
     struct cpu_scratch *scratch;
     const struct cpu_attention_split *split;
-    uint32_t parts; /* of all tiles, a KV head; 0: each tile is one */
+    bool together;  /* rows alone take all KV heads in one item */
+    uint32_t items; /* of all tiles */
 };
 
-/* --- parts of long rows --- */
+/* --- items --- */
 
 /* Blocks that a tile's last row sees. */
 static uint32_t tile_blocks(const struct kern_step *step, const struct cpu_tile *tile)
@@ -81,53 +84,65 @@ static uint32_t tile_blocks(const struct kern_step *step, const struct cpu_tile 
     return step->positions[tile->row_begin + tile->row_count - 1] / ATTENTION_BLOCK + 1;
 }
 
-/* Cuts single rows that are longer than a thread's share of the batch, while there is room. Returns the number of parts a KV
- * head, 0 when nothing is cut. */
-static uint32_t split_plan(const struct attention_arguments *a, unsigned threads)
+/* Items that share a tile's blocks, or each part of them, by KV heads. */
+static uint32_t tile_heads(const struct attention_arguments *a, const struct cpu_tile *tile)
+{
+    return a->together && tile->row_count == 1 ? 1 : a->kv->desc.kv_heads;
+}
+
+/* Blocks of a row alone beyond which it is cut: a thread's share; 0: none is. */
+static uint64_t split_share(const struct attention_arguments *a, unsigned threads)
 {
     const struct kern_step *step = &a->step->base;
-    const struct cpu_attention_split *split = a->split;
-    uint32_t kv_heads = a->kv->desc.kv_heads, head_dim = a->kv->desc.head_dim, counters = 0,
-             parts = 0;
-    if (threads == 1 || !split->partials || !a->kernels->merge || head_dim % 8 != 0)
+    if (threads == 1 || !a->split->partials || !a->kernels->merge || a->kv->desc.head_dim % 8 != 0)
         return 0;
-    uint64_t work = 0;
+    uint64_t work = 0, shares = (uint64_t)threads * PARTS_PER_THREAD;
     for (uint32_t t = 0; t < a->step->tile_count; t++)
         work += (uint64_t)a->step->tiles[t].row_count * tile_blocks(step, &a->step->tiles[t]);
-    uint64_t shares = (uint64_t)threads * PARTS_PER_THREAD,
-             share = (work * kv_heads + shares - 1) / shares;
-    share = share < PART_BLOCKS_MIN ? PART_BLOCKS_MIN : share;
+    if (!a->together)
+        work *= a->kv->desc.kv_heads;
+    uint64_t share = (work + shares - 1) / shares;
+    return share < PART_BLOCKS_MIN ? PART_BLOCKS_MIN : share;
+}
+
+/* Numbers the items, and cuts single rows that are longer than a thread's share of the batch, while there is room. */
+static void items_plan(struct attention_arguments *a, unsigned threads)
+{
+    const struct cpu_attention_split *split = a->split;
+    uint64_t share = split_share(a, threads);
+    uint32_t counters = 0, kv_heads = a->kv->desc.kv_heads;
     size_t used = 0,
-           block_floats = cpu_attention_partial_floats(a->desc.heads / kv_heads, head_dim);
+           block_floats = cpu_attention_partial_floats(
+               (a->together ? kv_heads : 1) * (a->desc.heads / kv_heads), a->kv->desc.head_dim);
     for (uint32_t t = 0; t < a->step->tile_count; t++) {
         struct cpu_tile *tile = &a->step->tiles[t];
-        uint64_t blocks = tile_blocks(step, tile);
-        size_t floats = kv_heads * blocks * block_floats;
+        uint64_t blocks = tile_blocks(&a->step->base, tile);
+        uint32_t heads = tile_heads(a, tile);
+        size_t floats = heads * blocks * block_floats;
         tile->parts = 1;
-        tile->part_begin = parts;
-        if (tile->row_count == 1 && blocks > share && used + floats <= split->floats_max &&
-            counters + kv_heads <= split->counters_max) {
+        tile->item_begin = a->items;
+        if (share > 0 && tile->row_count == 1 && blocks > share &&
+            used + floats <= split->floats_max && counters + heads <= split->counters_max) {
             tile->parts = (uint32_t)((blocks + share - 1) / share);
             tile->partial_begin = used;
             tile->counter_begin = counters;
-            for (uint32_t h = 0; h < kv_heads; h++)
+            for (uint32_t h = 0; h < heads; h++)
                 atomic_store_explicit(&split->left[counters + h], tile->parts,
                                       memory_order_relaxed);
             used += floats;
-            counters += kv_heads;
+            counters += heads;
         }
-        parts += tile->parts;
+        a->items += tile->parts * heads;
     }
-    return counters > 0 ? parts : 0;
 }
 
-/* The tile that part `number` belongs to. */
-static const struct cpu_tile *tile_of_part(const struct cpu_step *step, uint32_t number)
+/* The tile that item `number` belongs to. */
+static const struct cpu_tile *tile_of_item(const struct cpu_step *step, uint32_t number)
 {
     uint32_t low = 0, high = step->tile_count - 1;
     while (low < high) {
         uint32_t middle = low + (high - low + 1) / 2;
-        if (step->tiles[middle].part_begin <= number)
+        if (step->tiles[middle].item_begin <= number)
             low = middle;
         else
             high = middle - 1;
@@ -135,12 +150,13 @@ static const struct cpu_tile *tile_of_part(const struct cpu_step *step, uint32_t
     return &step->tiles[low];
 }
 
-/* One part; the last one to finish merges all. */
+/* One part of the tile's `item`; the last one to finish merges all. */
 static void part_run(const struct attention_arguments *a, const struct cpu_tile *tile,
                      uint32_t kv_head, uint32_t part, struct cpu_attention_tile *work)
 {
+    uint32_t heads = cpu_attention_row_heads(work);
     uint64_t blocks = tile_blocks(&a->step->base, tile);
-    size_t floats = blocks * cpu_attention_partial_floats(work->group, work->head_dim);
+    size_t floats = blocks * cpu_attention_partial_floats(heads, work->head_dim);
     work->partials = a->split->partials + tile->partial_begin + kv_head * floats;
     work->block_begin = (uint32_t)(blocks * part / tile->parts);
     work->block_end = (uint32_t)(blocks * (part + 1) / tile->parts);
@@ -150,7 +166,7 @@ static void part_run(const struct attention_arguments *a, const struct cpu_tile 
     struct cpu_attention_merge merge = {.partials = work->partials,
                                         .out = work->out,
                                         .block_count = (uint32_t)blocks,
-                                        .group = work->group,
+                                        .heads = heads,
                                         .head_dim = work->head_dim};
     a->kernels->merge(&merge);
 }
@@ -163,10 +179,10 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
     const struct kern_step *step = &a->step->base;
     const struct kern_kv_desc *kv = &a->kv->desc;
     /* late tiles of a prompt read the most: they go first, so that the workers end together */
-    uint32_t number = (a->parts ? a->parts : a->step->tile_count) - 1 - item / kv->kv_heads;
-    uint32_t kv_head = item % kv->kv_heads;
-    const struct cpu_tile *tile =
-        a->parts ? tile_of_part(a->step, number) : &a->step->tiles[number];
+    uint32_t number = a->items - 1 - item;
+    const struct cpu_tile *tile = tile_of_item(a->step, number);
+    uint32_t heads = tile_heads(a, tile), part = (number - tile->item_begin) / heads,
+             kv_head = (number - tile->item_begin) % heads;
     if (a->step->seq_dead[tile->seq])
         return;
     const struct kern_seq *seq = &step->seqs[tile->seq];
@@ -194,8 +210,15 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         .page_bytes = a->kv->page_bytes,
         .scratch = a->scratch[worker].attention,
     };
-    if (a->parts && tile->parts > 1)
-        part_run(a, tile, kv_head, number - tile->part_begin, &work);
+    if (a->together && tile->row_count == 1) {
+        work.heads_more = kv->kv_heads - 1;
+        work.head_bytes = head_bytes;
+        work.head_scales_bytes = head_scales;
+        work.layer = layer;
+        work.layer_bytes = a->kv->layer_bytes;
+    }
+    if (tile->parts > 1)
+        part_run(a, tile, kv_head, part, &work);
     else
         a->kernels->tile[kv->type](&work);
 }
@@ -203,9 +226,10 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
 static void attention_run(struct kern_stream *stream, const void *arguments)
 {
     struct attention_arguments a = *(const struct attention_arguments *)arguments;
-    a.parts = split_plan(&a, cpu_pool_threads(stream->pool));
-    uint32_t items = (a.parts ? a.parts : a.step->tile_count) * a.kv->desc.kv_heads;
-    cpu_pool_run(stream->pool, items, attention_item, &a);
+    a.together = a.kernels->heads_together && a.kv->desc.head_dim % 8 == 0 &&
+                 a.desc.heads <= ATTENTION_STATES_MAX;
+    items_plan(&a, cpu_pool_threads(stream->pool));
+    cpu_pool_run(stream->pool, a.items, attention_item, &a);
 }
 
 void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,

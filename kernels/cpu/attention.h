@@ -23,6 +23,7 @@
 enum {
     ATTENTION_BLOCK = 64,     /* absolute positions that give one partial result */
     ATTENTION_TILE_ROWS = 16, /* consecutive rows that share the loads of a block */
+    ATTENTION_STATES_MAX = ATTENTION_TILE_ROWS * KERN_GROUP_MAX, /* rows x query heads of a tile */
 };
 
 /* One row of one sequence: q [heads][head_dim] is turned in place, k and v [kv_heads][head_dim] go to the page. */
@@ -49,7 +50,13 @@ struct cpu_attention_tile {
     const uint8_t *k, *v;               /* this KV head and layer in page 0 */
     const uint8_t *k_scales, *v_scales; /* likewise [page_tokens], where the type has scales */
     uint64_t page_bytes;                /* from one page to the next */
-    float *scratch;                     /* [cpu_attention_scratch_floats] */
+    /* One row, all KV heads of a layer: so many beside the first (kernels with `heads_together`). Then from one head's K, and V,
+     * to the next one's; likewise of the scales; and where the layer begins in page 0, and its bytes in one. Else 0 and NULL. */
+    uint32_t heads_more;
+    size_t head_bytes, head_scales_bytes;
+    const uint8_t *layer;
+    size_t layer_bytes;
+    float *scratch; /* [cpu_attention_scratch_floats] */
     float *
         partials; /* NULL; or results of the blocks below stay apart there, and `out` is left alone. One row only, head_dim a
                         multiple of 8. [block of the row][cpu_attention_partial_floats] */
@@ -57,17 +64,23 @@ struct cpu_attention_tile {
         block_end; /* with `partials`: blocks of 64 positions, not beyond the row's last */
 };
 
-/* One row of one KV head's query heads, from all its blocks' own results. */
+/* Query heads of a tile: those of a row. */
+static inline uint32_t cpu_attention_row_heads(const struct cpu_attention_tile *tile)
+{
+    return tile->group * (1 + tile->heads_more);
+}
+
+/* One row's query heads, from all its blocks' own results. */
 struct cpu_attention_merge {
     const float *partials; /* as above */
-    float *out;            /* [group][head_dim] */
-    uint32_t block_count, group, head_dim;
+    float *out;            /* [heads][head_dim] */
+    uint32_t block_count, heads, head_dim;
 };
 
-/* Results of one block: outputs [group][head_dim], then maxima [group] and sums [group]; whole cache lines. */
-static inline size_t cpu_attention_partial_floats(uint32_t group, uint32_t head_dim)
+/* Results of one block: outputs [heads][head_dim], then maxima [heads] and sums [heads]; whole cache lines. */
+static inline size_t cpu_attention_partial_floats(uint32_t heads, uint32_t head_dim)
 {
-    return ((size_t)group * (head_dim + 2) + 15) / 16 * 16;
+    return ((size_t)heads * (head_dim + 2) + 15) / 16 * 16;
 }
 
 /* Where results of a block go: those of all blocks so far, or of this one alone. */
@@ -79,11 +92,12 @@ static inline struct cpu_attention_results
 cpu_attention_results_of(const struct cpu_attention_tile *tile, uint32_t begin)
 {
     float *outputs = tile->scratch;
-    size_t states = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
+    size_t states = ATTENTION_STATES_MAX;
     if (tile->partials) {
-        outputs = tile->partials + begin / ATTENTION_BLOCK *
-                                       cpu_attention_partial_floats(tile->group, tile->head_dim);
-        states = tile->group;
+        states = cpu_attention_row_heads(tile);
+        outputs =
+            tile->partials + begin / ATTENTION_BLOCK *
+                                 cpu_attention_partial_floats((uint32_t)states, tile->head_dim);
     }
     float *max = outputs + states * tile->head_dim;
     return (struct cpu_attention_results){outputs, max, max + states};
@@ -97,6 +111,7 @@ struct cpu_attention_kernels {
     void (*rope_kv[KERN_KV_TYPE_COUNT])(const struct cpu_rope_row *row);
     void (*tile[KERN_KV_TYPE_COUNT])(const struct cpu_attention_tile *tile);
     void (*merge)(const struct cpu_attention_merge *merge); /* NULL: tiles know no `partials` */
+    bool heads_together; /* tiles know `heads_more`, where head_dim is a multiple of 8 */
 };
 
 extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2,

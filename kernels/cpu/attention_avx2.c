@@ -88,12 +88,12 @@ ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const u
     }
 }
 
-/* What is asked for while something else is computed: half a block, as four streams of K and V that go on together by a row of 64
- * values a round. Four, because one thread reads fastest by four runs of lines at a time, each in a page of 4 KiB of its own: for
- * heads of 64 the halves of a block of f16 are such pages. */
+/* What is asked for while something else is computed: four runs of lines that go on together by a row of 64 values a round. Of a
+ * row that takes all KV heads along, the two streams of streams_find, each twice (the second a row ahead); else half the next
+ * block, as two runs of K and two of V. */
 struct fetch {
-    const uint8_t *at[4]; /* even: K, odd: V */
-    size_t step[2];       /* bytes from one row to the next, of K and of V */
+    const uint8_t *at[4];
+    size_t step[2]; /* bytes from one round to the next, of the even and of the odd ones */
 };
 
 /* The lines of step `i` of a round of `steps`, which are constants after inlining. At the round's end the streams go on. */
@@ -264,18 +264,8 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
     if (fetching)
         fetch = ahead[0];
     scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch, count, score);
-    const uint8_t *lines[CHUNK];
-    if (fetching) {
-        /* the ends of what outputs ask for: they would come last, and some are needed first. (Not from `fetch`, whose pointers
-         * would go to memory.) */
-        size_t row = ATTENTION_BLOCK * element_bytes(half), quarter = source->dim / 4 * row;
-        quarter = quarter < 8 * 64 ? 0 : quarter - 8 * 64;
-        bool contiguous = source->k_step == row;
-        for (int q = 0; q < nq; q++)
-            lines[q] = ahead[1].at[contiguous ? 2 * q % 3 : 1 + q % 2 * 2] + quarter;
-    }
-    softmax_heads(nq, chunk->first, score, count, fetching ? lines : NULL, 64, e,
-                  chunk->running_max, chunk->running_sum, &s);
+    softmax_heads(nq, chunk->first, score, count, NULL, 64, e, chunk->running_max,
+                  chunk->running_sum, &s);
     if (fetching)
         fetch = ahead[1];
     outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->first, chunk->running);
@@ -360,12 +350,76 @@ static void fetches_of(const struct source *source, const struct block *block, i
                            {source->k_step, ATTENTION_BLOCK * element_bytes(half)}};
 }
 
+/* All rows of one KV head against the block at `begin`. */
+static void block_rows(const struct cpu_attention_tile *tile, int half, const struct source *source,
+                       uint32_t begin, const struct block *block, const struct fetch *fetch)
+{
+    uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
+    struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
+    uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
+    /* where all rows see the whole block, chunks run across them */
+    bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
+    uint32_t nq, r = row_begin, g = 0; /* the state's row and head */
+    for (uint32_t state = row_begin * group; state < states; state += nq) {
+        uint32_t seen = tile->position + r + 1 - begin;
+        nq = chunk_heads((whole ? states : (r + 1) * group) - state);
+        struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
+                              .running_max = results.max + state,
+                              .running_sum = results.sum + state,
+                              .scale = tile->scale,
+                              .first = begin == 0 || tile->partials};
+        for (uint32_t h = 0; h < nq; h++) {
+            chunk.q[h] = tile->q + r * tile->row_stride + (size_t)g * dim;
+            if (++g == group) {
+                g = 0;
+                r++;
+            }
+        }
+        uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
+        attend[half][nq](source, &chunk, block, state == 0 ? fetch : NULL, count);
+    }
+}
+
+/* One row, all KV heads of the tile in turn. */
+static void block_heads(const struct cpu_attention_tile *tile, int half,
+                        const struct source *source, uint32_t begin, uint32_t last,
+                        const struct block *block)
+{
+    const size_t row = ATTENTION_BLOCK * element_bytes(half);
+    uint32_t dim = tile->head_dim, seen = tile->position + 1 - begin;
+    uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
+    struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
+    struct block own = *block;
+    for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
+        const uint8_t *at[STREAMS];
+        streams_find(tile, begin, last, head, at);
+        struct fetch fetch[2];
+        for (int x = 0; x < 2; x++, at[0] += dim / 2 * row, at[1] += dim / 2 * row)
+            fetch[x] = (struct fetch){{at[0], at[1], at[0] + row, at[1] + row}, {2 * row, 2 * row}};
+        uint32_t nq;
+        for (uint32_t g = 0; g < tile->group; g += nq, state += nq) {
+            nq = chunk_heads(tile->group - g);
+            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
+                                  .running_max = results.max + state,
+                                  .running_sum = results.sum + state,
+                                  .scale = tile->scale,
+                                  .first = begin == 0 || tile->partials};
+            for (uint32_t h = 0; h < nq; h++)
+                chunk.q[h] = tile->q + (size_t)(state + h) * dim;
+            attend[half][nq](source, &chunk, &own, g == 0 ? fetch : NULL, count);
+        }
+        for (int r = 0; r < RUNS; r++) {
+            own.k[r] += tile->head_bytes;
+            own.v[r] += tile->head_bytes;
+        }
+    }
+}
+
 static void tile_avx2(const struct cpu_attention_tile *tile, int half)
 {
     const size_t element = element_bytes(half);
-    uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
     uint32_t row = tile->page_tokens < ATTENTION_BLOCK ? ATTENTION_BLOCK : tile->page_tokens;
-    struct source source = {dim, tile->page_tokens * element, row * element};
+    struct source source = {tile->head_dim, tile->page_tokens * element, row * element};
     uint32_t begin = 0, last = tile->position + tile->rows - 1;
     if (tile->partials) {
         uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
@@ -377,33 +431,15 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
     struct place place = {begin / tile->page_tokens, begin % tile->page_tokens};
     block_find(tile, element, begin, last, &place, &ahead);
     for (; begin <= last; begin += ATTENTION_BLOCK) {
-        struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
         block = ahead;
         if (begin + ATTENTION_BLOCK <= last)
             block_find(tile, element, begin + ATTENTION_BLOCK, last, &place, &ahead);
-        fetches_of(&source, &ahead, half, fetch);
-        uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
-        /* where all rows see the whole block, chunks run across them */
-        bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
-        uint32_t nq, r = row_begin, g = 0; /* the state's row and head */
-        for (uint32_t state = row_begin * group; state < states; state += nq) {
-            uint32_t seen = tile->position + r + 1 - begin;
-            nq = chunk_heads((whole ? states : (r + 1) * group) - state);
-            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
-                                  .running_max = results.max + state,
-                                  .running_sum = results.sum + state,
-                                  .scale = tile->scale,
-                                  .first = begin == 0 || tile->partials};
-            for (uint32_t h = 0; h < nq; h++) {
-                chunk.q[h] = tile->q + r * tile->row_stride + (size_t)g * dim;
-                if (++g == group) {
-                    g = 0;
-                    r++;
-                }
-            }
-            uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
-            attend[half][nq](&source, &chunk, &block, state == 0 ? fetch : NULL, count);
+        if (tile->layer) {
+            block_heads(tile, half, &source, begin, last, &block);
+            continue;
         }
+        fetches_of(&source, &ahead, half, fetch);
+        block_rows(tile, half, &source, begin, &block, fetch);
     }
     if (!tile->partials)
         tile_finish(tile);
@@ -445,10 +481,10 @@ static void merge_factors(const float *maxima, size_t stride, uint32_t count, fl
 static void merge_head(const struct cpu_attention_merge *merge, uint32_t head)
 {
     uint32_t dim = merge->head_dim;
-    size_t stride = cpu_attention_partial_floats(merge->group, dim);
+    size_t stride = cpu_attention_partial_floats(merge->heads, dim);
     const float *outputs = merge->partials + (size_t)head * dim,
-                *maxima = merge->partials + (size_t)merge->group * dim + head,
-                *sums = maxima + merge->group;
+                *maxima = merge->partials + (size_t)merge->heads * dim + head,
+                *sums = maxima + merge->heads;
     float *out = merge->out + (size_t)head * dim;
     float max = maxima[0], sum = sums[0], keep[LANES], add[LANES];
     memcpy(out, outputs, dim * sizeof *out);
@@ -474,7 +510,7 @@ static void merge_head(const struct cpu_attention_merge *merge, uint32_t head)
 
 static void merge_avx2(const struct cpu_attention_merge *merge)
 {
-    for (uint32_t head = 0; head < merge->group; head++)
+    for (uint32_t head = 0; head < merge->heads; head++)
         merge_head(merge, head);
 }
 
@@ -482,4 +518,5 @@ const struct cpu_attention_kernels cpu_attention_avx2 = {
     .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_avx2_kv_int8_rope},
     .tile = {tile_f32, tile_f16, cpu_avx2_kv_int8_tile},
     .merge = merge_avx2,
+    .heads_together = true,
 };

@@ -23,8 +23,14 @@ struct run {
 
 /* Cache lines that are asked for while something else is computed: two at a time, `step` bytes on. */
 struct fetch {
-    const int8_t *at;
+    const int8_t *at[2];
     size_t step;
+};
+
+/* Where they come from: of a row that takes all KV heads along, streams_find's; else the next block of the head. */
+struct lines {
+    const uint8_t *at[STREAMS]; /* NULL: the next block's */
+    const struct run *ahead;
 };
 
 static inline uint32_t top_of(__m256i top)
@@ -182,16 +188,24 @@ ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uin
 {
 #pragma GCC unroll 1
     for (uint32_t i = 0; i < rows; i += 4) {
-        line_fetch(fetch.at);
+        line_fetch(fetch.at[0]);
         pairs_step(nq, nv, b, a, a_stride, sum);
         pairs_step(nq, nv, b + stride, a + 2, a_stride, sum);
-        line_fetch(fetch.at + LINE);
+        line_fetch(fetch.at[1]);
         pairs_step(nq, nv, b + 2 * stride, a + 4, a_stride, sum);
         pairs_step(nq, nv, b + 3 * stride, a + 6, a_stride, sum);
-        fetch.at += fetch.step;
+        fetch.at[0] += fetch.step;
+        fetch.at[1] += fetch.step;
         b += 4 * stride;
         a += 8;
     }
+}
+
+/* From the `number`th pair of rounds of fetches on. */
+ALWAYS_INLINE struct fetch stream_fetch(const struct lines *lines, size_t number)
+{
+    const int8_t *first = (const int8_t *)lines->at[0], *second = (const int8_t *)lines->at[1];
+    return (struct fetch){{first + number * LINE, second + number * LINE}, LINE};
 }
 
 ALWAYS_INLINE void sums_clear(int nq, int nv, __m256i sum[4][2])
@@ -205,7 +219,7 @@ ALWAYS_INLINE void sums_clear(int nq, int nv, __m256i sum[4][2])
 
 /* score[q][j] = (float(sum) * factor[q]) * K's scale, for whole runs. */
 ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const struct run *runs,
-                          const struct run *ahead, uint32_t run_count, const int16_t *query,
+                          const struct lines *lines, uint32_t run_count, const int16_t *query,
                           const float *factor, float *score)
 {
     uint32_t dim = tile->head_dim;
@@ -213,9 +227,13 @@ ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const s
     size_t step = whole ? 2 * LINE : (size_t)tile->page_tokens * 2;
     for (uint32_t r = 0; r < run_count; r++) {
         __m256i sum[4][2];
+        struct fetch fetch = stream_fetch(lines, (size_t)r * (dim / 8));
+        if (!lines->at[0]) {
+            const int8_t *next = lines->ahead[r].k_lines;
+            fetch = (struct fetch){{next, next + LINE}, step};
+        }
         sums_clear(nq, 2, sum);
-        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim,
-                  (struct fetch){ahead[r].k_lines, step}, sum);
+        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim, fetch, sum);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
             __m256 scale = scales_load(runs[r].k_scales + v * LANES);
@@ -262,7 +280,7 @@ ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, 
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++) {
         int16_t *out = weight_out + q * ATTENTION_BLOCK;
-        if (__builtin_expect(inverse[q] == 0.0f, 0)) {
+        if (__builtin_expect(factor_out[q] != factor_out[q], 0)) { /* else 0 makes zeros of all */
             memset(out, 0, ATTENTION_BLOCK * sizeof *out);
             continue;
         }
@@ -274,15 +292,22 @@ ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, 
 
 /* nv registers of 8 outputs of nq heads, float(sum) * factor[q], from dimension `lane` on, merged. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
-                              const struct run *ahead, uint32_t run_count, const int16_t *weight,
+                              const struct lines *lines, uint32_t run_count, const int16_t *weight,
                               const float *factor, const struct softmax *s, bool first,
                               uint32_t lane, float *running)
 {
     __m256i sum[4][2];
     sums_clear(nq, nv, sum);
-    for (uint32_t r = 0; r < run_count; r++)
+    for (uint32_t r = 0; r < run_count; r++) {
+        /* behind what scores asked for */
+        struct fetch fetch = stream_fetch(lines, (size_t)RUNS * (dim / 8 + lane / RUN * 2) + r * 2);
+        if (!lines->at[0]) {
+            const int8_t *next = lines->ahead[r].v + (size_t)lane * RUN;
+            fetch = (struct fetch){{next, next + LINE}, (size_t)2 * LINE};
+        }
         pairs_add(nq, nv, runs[r].v + (size_t)lane * 2, (size_t)dim * 2, RUN / 2, weight + r * RUN,
-                  ATTENTION_BLOCK, (struct fetch){ahead[r].v + (size_t)lane * RUN, 2 * LINE}, sum);
+                  ATTENTION_BLOCK, fetch, sum);
+    }
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 2
@@ -303,7 +328,7 @@ struct chunk {
 /* nq query heads against the first `count` positions of one block (a constant after inlining for whole blocks). */
 ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
                                 const struct chunk *chunk, const struct run *runs,
-                                const struct run *ahead, uint32_t count)
+                                const struct lines *lines, uint32_t count)
 {
     uint32_t dim = tile->head_dim, run_count = (count + RUN - 1) / RUN;
     int16_t weight[CHUNK * ATTENTION_BLOCK];
@@ -311,19 +336,16 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
     struct softmax s = {0};
     if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
         memset(score, 0, sizeof score);
-    scores(nq, tile, runs, ahead, run_count, chunk->query, chunk->factor, score);
-    const uint8_t *lines[CHUNK]; /* every second one of V, which outputs ask for anyway */
-    for (int q = 0; q < nq; q++)
-        lines[q] = (const uint8_t *)ahead[q].v + LINE;
-    softmax_heads(nq, chunk->first, score, count, lines, 2 * LINE, e, chunk->running_max,
+    scores(nq, tile, runs, lines, run_count, chunk->query, chunk->factor, score);
+    softmax_heads(nq, chunk->first, score, count, NULL, 0, e, chunk->running_max,
                   chunk->running_sum, &s);
     weights_make(nq, e, runs, count, weight, factor);
     uint32_t lane = 0;
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
-        outputs_at(nq, 2, dim, runs, ahead, run_count, weight, factor, &s, chunk->first, lane,
+        outputs_at(nq, 2, dim, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
                    chunk->running);
     if (lane < dim)
-        outputs_at(nq, 1, dim, runs, ahead, run_count, weight, factor, &s, chunk->first, lane,
+        outputs_at(nq, 1, dim, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
                    chunk->running);
 }
 
@@ -331,12 +353,12 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
 #define DEFINE_ATTEND(name, nq)                                                                   \
     static __attribute__((noinline)) void name(const struct cpu_attention_tile *tile,             \
                                                const struct chunk *chunk, const struct run *runs, \
-                                               const struct run *ahead, uint32_t count)           \
+                                               const struct lines *lines, uint32_t count)         \
     {                                                                                             \
         if (count < ATTENTION_BLOCK)                                                              \
-            attend_block(nq, tile, chunk, runs, ahead, count);                                    \
+            attend_block(nq, tile, chunk, runs, lines, count);                                    \
         else                                                                                      \
-            attend_block(nq, tile, chunk, runs, ahead, ATTENTION_BLOCK);                          \
+            attend_block(nq, tile, chunk, runs, lines, ATTENTION_BLOCK);                          \
     }
 DEFINE_ATTEND(attend_1, 1)
 DEFINE_ATTEND(attend_2, 2)
@@ -345,24 +367,86 @@ DEFINE_ATTEND(attend_4, 4)
 
 static void (*const attend[CHUNK + 1])(const struct cpu_attention_tile *tile,
                                        const struct chunk *chunk, const struct run *runs,
-                                       const struct run *ahead, uint32_t count) = {
+                                       const struct lines *lines, uint32_t count) = {
     NULL, attend_1, attend_2, attend_3, attend_4};
+
+/* The tile's queries: 16-bit integers [row][head][dim], and their factors. */
+struct queries {
+    const int16_t *query;
+    const float *factor;
+};
+
+static struct chunk chunk_of(const struct cpu_attention_tile *tile, const struct queries *queries,
+                             uint32_t begin, uint32_t state)
+{
+    struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
+    return (struct chunk){.running = results.outputs + (size_t)state * tile->head_dim,
+                          .running_max = results.max + state,
+                          .running_sum = results.sum + state,
+                          .factor = queries->factor + state,
+                          .query = queries->query + (size_t)state * tile->head_dim,
+                          .first = begin == 0 || tile->partials};
+}
+
+/* All rows of one KV head against the block at `begin`; `next` is the one behind. */
+static void block_rows(const struct cpu_attention_tile *tile, const struct queries *queries,
+                       uint32_t begin, const struct run *runs, const struct run *next)
+{
+    uint32_t group = tile->group, states = tile->rows * group;
+    uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
+    /* where all rows see the whole block, chunks run across them */
+    bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
+    struct lines lines = {.ahead = next};
+    uint32_t nq;
+    for (uint32_t state = row_begin * group; state < states; state += nq, lines.ahead = runs) {
+        uint32_t r = state / group, seen = tile->position + r + 1 - begin;
+        nq = chunk_heads((whole ? states : (r + 1) * group) - state);
+        struct chunk chunk = chunk_of(tile, queries, begin, state);
+        attend[nq](tile, &chunk, runs, &lines, seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
+    }
+}
+
+/* One row, all KV heads of the tile in turn. */
+static void block_heads(const struct cpu_attention_tile *tile, const struct queries *queries,
+                        uint32_t begin, uint32_t last, const struct run *runs)
+{
+    uint32_t seen = tile->position + 1 - begin;
+    struct run own[RUNS];
+    memcpy(own, runs, sizeof own);
+    for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
+        struct lines lines = {.ahead = own};
+        streams_find(tile, begin, last, head, lines.at);
+        uint32_t nq;
+        for (uint32_t g = 0; g < tile->group; g += nq, state += nq) {
+            nq = chunk_heads(tile->group - g);
+            struct chunk chunk = chunk_of(tile, queries, begin, state);
+            attend[nq](tile, &chunk, own, &lines, seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
+            lines.at[0] = NULL;
+        }
+        for (int r = 0; r < RUNS; r++) {
+            own[r].k += tile->head_bytes;
+            own[r].v += tile->head_bytes;
+            own[r].k_scales += tile->head_scales_bytes / sizeof(uint16_t);
+            own[r].v_scales += tile->head_scales_bytes / sizeof(uint16_t);
+        }
+    }
+}
 
 void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
 {
-    uint32_t dim = tile->head_dim, group = tile->group;
+    uint32_t dim = tile->head_dim, heads = cpu_attention_row_heads(tile);
     if (dim % LANES != 0) {
         cpu_plain_kv_int8_tile(tile);
         return;
     }
-    uint32_t states = tile->rows * group;
-    size_t states_max = (size_t)ATTENTION_TILE_ROWS * KERN_GROUP_MAX;
-    float *factor = tile->scratch + states_max * (dim + 2);
-    int16_t *query = (int16_t *)(factor + states_max);
+    uint32_t states = tile->rows * heads;
+    float *factor = tile->scratch + (size_t)ATTENTION_STATES_MAX * (dim + 2);
+    int16_t *query = (int16_t *)(factor + ATTENTION_STATES_MAX);
     for (uint32_t state = 0; state < states; state++)
         factor[state] =
-            query_make(tile->q + state / group * tile->row_stride + (size_t)(state % group) * dim,
+            query_make(tile->q + state / heads * tile->row_stride + (size_t)(state % heads) * dim,
                        dim, tile->scale, query + (size_t)state * dim);
+    const struct queries queries = {query, factor};
     uint32_t begin = 0, last = tile->position + tile->rows - 1;
     if (tile->partials) {
         uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
@@ -372,26 +456,13 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
     struct run runs[RUNS], next[RUNS];
     runs_find(tile, begin, last, next);
     for (; begin <= last; begin += ATTENTION_BLOCK) {
-        struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
         memcpy(runs, next, sizeof runs);
         if (begin + ATTENTION_BLOCK <= last)
             runs_find(tile, begin + ATTENTION_BLOCK, last, next);
-        uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
-        /* where all rows see the whole block, chunks run across them */
-        bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
-        uint32_t nq;
-        for (uint32_t state = row_begin * group; state < states; state += nq) {
-            uint32_t r = state / group, seen = tile->position + r + 1 - begin;
-            nq = chunk_heads((whole ? states : (r + 1) * group) - state);
-            struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
-                                  .running_max = results.max + state,
-                                  .running_sum = results.sum + state,
-                                  .factor = factor + state,
-                                  .query = query + (size_t)state * dim,
-                                  .first = begin == 0 || tile->partials};
-            attend[nq](tile, &chunk, runs, state == 0 ? next : runs,
-                       seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK);
-        }
+        if (tile->layer)
+            block_heads(tile, &queries, begin, last, runs);
+        else
+            block_rows(tile, &queries, begin, runs, next);
     }
     if (!tile->partials)
         tile_finish(tile);

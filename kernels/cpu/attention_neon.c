@@ -165,11 +165,11 @@ static void tile_f16(const struct cpu_attention_tile *tile)
 static void merge_neon(const struct cpu_attention_merge *merge)
 {
     uint32_t dim = merge->head_dim;
-    size_t stride = cpu_attention_partial_floats(merge->group, dim);
-    for (uint32_t head = 0; head < merge->group; head++) {
+    size_t stride = cpu_attention_partial_floats(merge->heads, dim);
+    for (uint32_t head = 0; head < merge->heads; head++) {
         const float *outputs = merge->partials + (size_t)head * dim,
-                    *maxima = merge->partials + (size_t)merge->group * dim + head,
-                    *sums = maxima + merge->group;
+                    *maxima = merge->partials + (size_t)merge->heads * dim + head,
+                    *sums = maxima + merge->heads;
         float *out = merge->out + (size_t)head * dim, max = maxima[0], sum = sums[0];
         memcpy(out, outputs, dim * sizeof *out);
         for (uint32_t block = 1; block < merge->block_count; block++) {

@@ -109,7 +109,7 @@ struct cpu_attention_split {
     float *partials; /* [floats_max]; NULL: nothing is split */
     size_t floats_max;
     _Atomic uint32_t
-        *left; /* [counters_max] parts that have not finished, of each split row and KV head */
+        *left; /* [counters_max] parts that have not finished, of each split row (and KV head) */
     uint32_t counters_max;
 };
 
@@ -166,9 +166,9 @@ void cpu_event_arm(struct kern_event *event, void (*fired)(void *context), void 
 /* Consecutive rows of one sequence that attention takes together. */
 struct cpu_tile {
     uint32_t seq, row_begin, row_count;
-    /* attention's, of the layer that runs: parts a KV head, the first one's number among all, and for more than one part where
+    /* attention's, of the layer that runs: parts, the first item's number among all, and for more than one part where
      * their results (in floats) and their counters begin */
-    uint32_t parts, part_begin, counter_begin;
+    uint32_t parts, item_begin, counter_begin;
     size_t partial_begin;
 };
 

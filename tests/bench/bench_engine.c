@@ -276,7 +276,7 @@ static double bench_attention(struct report *report, struct model_file *model, u
         options.kv_pages = PAGES;
     struct subject subject;
     subject_open(&subject, model, options);
-    subject_pages_touch(&subject);
+    subject_pages_fill(&subject);
     const struct limits *limits = &report->limits;
     bool int8 = kv_type == KERN_KV_INT8;
     double peak = int8 ? limits->peaks.pair : limits->peaks.f32;

@@ -58,7 +58,7 @@ static _Noreturn void worker_run(struct model_file *model, const char *cpus, int
                                      .rows_max = SUBJECT_PROMPT,
                                      .seqs_max = SUBJECT_SEQS_MAX};
     subject_open(&subject, model, options);
-    subject_pages_touch(&subject);
+    subject_pages_fill(&subject);
     struct order order;
     while (read(orders, &order, sizeof order) == sizeof order) {
         struct result result = {

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -29,16 +30,48 @@ void subject_open(struct subject *subject, struct model_file *model, struct engi
         subject->ids[i] = (i * 2654435761u >> 8) % info->vocab_size;
 }
 
-void subject_pages_touch(struct subject *subject)
+/* One layer of a page, over and over: values of about a unit's size, of int8 with scales of 1/127. Zeros would be kinder than what a
+ * cache holds: int8's weights of zeros skip a step. */
+static void noise_fill(const struct engine_info *info, uint8_t *data, size_t bytes)
 {
-    uint32_t count = engine_info(subject->engine)->page_count,
-             *pages = calloc(count, sizeof *pages);
-    if (!pages)
-        die("no memory");
-    for (uint32_t i = 0; i < count; i++)
-        pages[i] = i;
-    engine_pages_zero(subject->engine, pages, count);
-    free(pages);
+    bool int8 = info->kv_type == KERN_KV_INT8;
+    size_t half = (size_t)info->page_tokens * info->kv_heads *
+                  (size_t)kern_kv_head_bytes(info->kv_type, info->head_dim),
+           values = 2 * (half - (int8 ? info->page_tokens * info->kv_heads * sizeof(uint16_t) : 0));
+    uint32_t noise = 1;
+    for (size_t i = 0; i < bytes; i += 4) {
+        noise = noise * 1664525u + 1013904223u;
+        uint32_t sign = noise & 0x80008000u,
+                 bits = sign | (0x3000u + (noise >> 20 & 0x7ff)) * 0x10001u;
+        if (info->kv_type == KERN_KV_F32)
+            bits = sign << 16 | 0x3e000000u | noise >> 8;
+        else if (int8)
+            bits = i % (2 * half) < values ? noise & 0x7f7f7f7fu : 0x3c003c00u;
+        memcpy(data + i, &bits, sizeof bits);
+    }
+}
+
+void subject_pages_fill(struct subject *subject)
+{
+    const struct engine_info *info = engine_info(subject->engine);
+    for (uint32_t run = 0; run < info->run_count; run++) {
+        size_t bytes = (size_t)engine_piece_bytes(subject->engine, run);
+        uint8_t *data = malloc(bytes);
+        if (!data)
+            die("no memory");
+        noise_fill(info, data, bytes);
+        for (uint32_t page = 0; page < info->page_count; page++) {
+            struct engine_copy copy = {
+                .kind = ENGINE_COPY_IMPORT, .page = page, .run = run, .host = data};
+            struct engine_event event;
+            if (engine_copy_submit(subject->engine, &copy) != STATUS_OK)
+                die("a copy was refused");
+            do
+                engine_wait(subject->engine, NS_PER_S);
+            while (!engine_poll(subject->engine, &event) || event.kind != ENGINE_COPY_DONE);
+        }
+        free(data);
+    }
 }
 
 static double cpu_seconds(void)

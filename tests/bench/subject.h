@@ -32,8 +32,8 @@ struct subject {
 
 void subject_open(struct subject *subject, struct model_file *model, struct engine_options options);
 
-/* Writes every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
-void subject_pages_touch(struct subject *subject);
+/* Writes noise to every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
+void subject_pages_fill(struct subject *subject);
 
 /* One step with `rows` rows at `position` of each of `seqs` sequences; its seconds: of the process's processor time with one
  * thread, so that they do not depend on who else wants the core; with more by the engine's clock, first to last operation. */

@@ -99,8 +99,8 @@ static void tile_in_parts(const struct cpu_attention_tile *whole, enum kern_kv_t
     const struct cpu_attention_kernels *kernels = cpu_attention_kernels_for(cpu_isa_detect());
     struct cpu_attention_tile part = *whole;
     uint32_t count = whole->position / ATTENTION_BLOCK + 1, step = 1 + whole->position % 3;
-    size_t bytes =
-        count * cpu_attention_partial_floats(whole->group, whole->head_dim) * sizeof(float);
+    uint32_t heads = cpu_attention_row_heads(whole);
+    size_t bytes = count * cpu_attention_partial_floats(heads, whole->head_dim) * sizeof(float);
     part.partials = aligned_alloc(64, bytes);
     memset(part.partials, 0xff, bytes);
     for (part.block_end = count; part.block_end > 0; part.block_end = part.block_begin) {
@@ -108,7 +108,7 @@ static void tile_in_parts(const struct cpu_attention_tile *whole, enum kern_kv_t
         memset(part.scratch, 0xff, scratch_bytes(part.head_dim));
         kernels->tile[type](&part);
     }
-    struct cpu_attention_merge merge = {part.partials, part.out, count, part.group, part.head_dim};
+    struct cpu_attention_merge merge = {part.partials, part.out, count, heads, part.head_dim};
     kernels->merge(&merge);
     free(part.partials);
 }
@@ -221,6 +221,105 @@ TEST(attention, variants_equal_plain_beside_values_not_finite)
                     tile_check(&shape, (enum kern_kv_type)type, 1, bad[b]);
                     tile_check(&shape, (enum kern_kv_type)type, 1e36f, bad[b]);
                 }
+}
+
+/* A row that takes all KV heads of a layer along, whole and in parts, against its heads one by one as plain C. */
+static void heads_check(enum kern_kv_type type, uint32_t kv_heads, uint32_t group, uint32_t dim,
+                        uint32_t position, uint32_t page_tokens)
+{
+    enum { LAYERS = 2, LAYER = 1 };
+    size_t scales = type == KERN_KV_INT8 ? 2 * page_tokens : 0,
+           head = page_tokens * (size_t)kern_kv_head_bytes(type, dim) - scales,
+           layer = 2 * kv_heads * (head + scales), row = (size_t)kv_heads * group * dim;
+    uint32_t pages = position / page_tokens + 1, *blocks = malloc(pages * sizeof *blocks);
+    uint8_t *pool = malloc(pages * LAYERS * layer);
+    for (size_t i = 0; i < pages * LAYERS * layer; i += 4) {
+        float value = noise();
+        if (type == KERN_KV_F16) {
+            uint16_t both[2] = {half_from_float(value), half_from_float(noise())};
+            memcpy(pool + i, both, 4);
+        } else if (type == KERN_KV_INT8) {
+            uint32_t bits = i % layer < 2 * kv_heads * head
+                                ? state & 0x7f7f7f7fu
+                                : 0x3c003c00u + (state >> 9 & 0x7f007fu);
+            memcpy(pool + i, &bits, 4);
+        } else
+            memcpy(pool + i, &value, 4);
+    }
+    for (uint32_t i = 0; i < pages; i++)
+        blocks[i] = i / 2 * 2 + 1 - i % 2 < pages ? i / 2 * 2 + 1 - i % 2 : i;
+    float *q = malloc(row * sizeof *q), *expected = malloc(row * sizeof *q),
+          *got = malloc(row * sizeof *q);
+    for (size_t i = 0; i < row; i++)
+        q[i] = 3 * noise();
+    const uint8_t *base = pool + LAYER * layer;
+    struct cpu_attention_tile tile = {.q = q,
+                                      .out = expected,
+                                      .row_stride = row,
+                                      .rows = 1,
+                                      .group = group,
+                                      .position = position,
+                                      .head_dim = dim,
+                                      .page_tokens = page_tokens,
+                                      .scale = 0.125f,
+                                      .blocks = blocks,
+                                      .k = base,
+                                      .v = base + kv_heads * head,
+                                      .k_scales = base + 2 * kv_heads * head,
+                                      .v_scales = base + kv_heads * (2 * head + scales),
+                                      .page_bytes = LAYERS * layer,
+                                      .scratch = aligned_alloc(64, scratch_bytes(dim))};
+    struct cpu_attention_tile all = tile;
+    for (uint32_t h = 0; h < kv_heads; h++) {
+        cpu_attention_plain.tile[type](&tile);
+        tile.q += group * dim;
+        tile.out += group * dim;
+        tile.k += head;
+        tile.v += head;
+        tile.k_scales += scales;
+        tile.v_scales += scales;
+    }
+    all.out = got;
+    all.heads_more = kv_heads - 1;
+    all.head_bytes = head;
+    all.head_scales_bytes = scales;
+    all.layer = base;
+    all.layer_bytes = layer;
+    for (int parts = 0; parts < 2; parts++) {
+        memset(got, 0xff, row * sizeof *got);
+        memset(all.scratch, 0xff, scratch_bytes(dim));
+        if (parts)
+            tile_in_parts(&all, type);
+        else
+            cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&all);
+        for (size_t i = 0; i < row; i++)
+            CHECK_MSG(
+                memcmp(&expected[i], &got[i], sizeof *got) == 0,
+                "%u KV heads x %u of %u at %u, pages of %u, type %d%s: value %zu is %a, not %a",
+                kv_heads, group, dim, position, page_tokens, (int)type, parts ? ", in parts" : "",
+                i, (double)got[i], (double)expected[i]);
+    }
+    free(all.scratch);
+    free(got);
+    free(expected);
+    free(q);
+    free(pool);
+    free(blocks);
+}
+
+TEST(attention, rows_with_all_heads_equal_their_heads)
+{
+    if (!cpu_attention_kernels_for(cpu_isa_detect())->heads_together)
+        TEST_SKIP("the kernels of this CPU take one KV head at a time");
+    static const uint32_t positions[] = {0, 15, 63, 64, 100, 127, 128, 300, 511, 777};
+    static const uint32_t dims[] = {64, 32, 96, 8, 64};
+    for (uint32_t p = 0; p < sizeof positions / sizeof positions[0]; p++)
+        for (uint32_t kv_heads = 1; kv_heads <= 4; kv_heads++)
+            for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+                uint32_t turn = p + kv_heads * 3 + (uint32_t)type;
+                heads_check((enum kern_kv_type)type, kv_heads, 1 + turn % 7, dims[turn % 5],
+                            positions[p], 16u << turn % 4);
+            }
 }
 
 TEST(attention, plain_is_softmax)
