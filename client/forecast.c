@@ -1,10 +1,12 @@
 /* See forecast.h. A table of steps by sched/roofline.h: each cell is what the slowest of arithmetic, reading weights and reading KV
- * allows, and which one that is. */
+ * allows, and which one that is; below it what steps that were run just now let expect (engine/reach.h). */
 #include "client/forecast.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "engine/reach.h"
 #include "model/model.h"
 
 /* Contexts: these, as far as the model goes, and its longest. */
@@ -61,37 +63,62 @@ static void head_print(const char *name, const uint32_t *columns, uint32_t count
     printf("\n");
 }
 
-/* A whole prompt, chunk by chunk. */
-static double prefill_rate(const struct engine_limits *limits, uint32_t tokens, uint32_t chunk,
-                           struct roofline_cost *cost_out)
+/* What is known of the model: at the limits, and what was measured (NULL: nothing). */
+struct forecast {
+    const struct forecast_options *options;
+    const struct engine_limits *limits;
+    const struct engine_reach *reach;
+};
+
+/* Tokens a second: at the limits, with what they cost; and expected, 0 where it is not known. */
+struct rates {
+    double limit, expected;
+    struct roofline_cost cost;
+};
+
+static void step_add(const struct forecast *forecast, const struct roofline_step *step,
+                     struct rates *seconds)
 {
-    struct roofline_cost all = {0};
-    double seconds = 0;
+    struct roofline_cost cost =
+        roofline_cost(&forecast->limits->model, &forecast->limits->peaks, step);
+    seconds->limit += roofline_least(cost);
+    seconds->expected += forecast->reach ? engine_reach_seconds(forecast->reach, step) : 0;
+    seconds->cost.arithmetic += cost.arithmetic;
+    seconds->cost.weights += cost.weights;
+    seconds->cost.kv += cost.kv;
+}
+
+static struct rates rates_of(double tokens, struct rates seconds)
+{
+    return (struct rates){tokens / seconds.limit,
+                          seconds.expected > 0 ? tokens / seconds.expected : 0, seconds.cost};
+}
+
+/* A whole prompt, chunk by chunk. */
+static struct rates prefill_rates(const struct forecast *forecast, uint32_t tokens)
+{
+    struct rates seconds = {0};
+    uint32_t chunk = forecast->options->chunk_tokens;
     for (uint32_t at = 0; at < tokens; at += chunk) {
         uint64_t rows = tokens - at < chunk ? tokens - at : chunk;
         struct roofline_step step = {.prompt_rows = (uint32_t)rows,
                                      .samples = at + rows == tokens,
                                      .pairs = roofline_pairs(at, (uint32_t)rows),
                                      .positions = at + rows};
-        struct roofline_cost cost = roofline_cost(&limits->model, &limits->peaks, &step);
-        seconds += roofline_least(cost);
-        all.arithmetic += cost.arithmetic;
-        all.weights += cost.weights;
-        all.kv += cost.kv;
+        step_add(forecast, &step, &seconds);
     }
-    *cost_out = all;
-    return tokens / seconds;
+    return rates_of(tokens, seconds);
 }
 
 /* Sequences in the midst of a context: half of it behind them. */
-static double decode_rate(const struct engine_limits *limits, uint32_t batch, uint32_t context,
-                          struct roofline_cost *cost_out)
+static struct rates decode_rates(const struct forecast *forecast, uint32_t batch, uint32_t context)
 {
     uint64_t seen = (uint64_t)batch * (context / 2 + 1);
     struct roofline_step step = {
         .decode_rows = batch, .samples = batch, .pairs = seen, .positions = seen};
-    *cost_out = roofline_cost(&limits->model, &limits->peaks, &step);
-    return batch / roofline_least(*cost_out);
+    struct rates seconds = {0};
+    step_add(forecast, &step, &seconds);
+    return rates_of(batch, seconds);
 }
 
 static void memory_print(const struct forecast_options *options, const struct engine_limits *limits)
@@ -105,33 +132,47 @@ static void memory_print(const struct forecast_options *options, const struct en
            (double)options->kv_memory / token, pool);
 }
 
-static void tables_print(const struct forecast_options *options, const struct engine_limits *limits,
-                         uint32_t longest)
+/* A row at the limits, and one of what is expected. */
+static void rates_print(const char *name, const struct rates *rates, uint32_t count)
 {
-    uint32_t columns[CONTEXTS], count = columns_of(longest, columns);
-    struct roofline_cost cost;
-    printf("\nat this machine's limits, tokens/s of one node, and what sets each\n");
-    head_print("prefill of", columns, count);
-    printf("%-14s", "  a prompt");
+    printf("%-14s", name);
+    for (uint32_t c = 0; c < count; c++)
+        cell_print(rates[c].limit, rates[c].cost);
+    printf("\n");
+    if (!(rates[0].expected > 0))
+        return;
+    printf("%-14s", "    expected");
     for (uint32_t c = 0; c < count; c++) {
-        double rate = prefill_rate(limits, columns[c], options->chunk_tokens, &cost);
-        cell_print(rate, cost);
+        char rate[16];
+        format_rate(rates[c].expected, rate);
+        printf("  %-18s", rate);
     }
     printf("\n");
+}
+
+static void tables_print(const struct forecast *forecast, uint32_t longest)
+{
+    uint32_t columns[CONTEXTS], count = columns_of(longest, columns);
+    struct rates rates[CONTEXTS];
+    printf("\nat this machine's limits, tokens/s of one node, and what sets each%s\n",
+           forecast->reach ? "; expected, from steps run just now" : "");
+    head_print("prefill of", columns, count);
+    for (uint32_t c = 0; c < count; c++)
+        rates[c] = prefill_rates(forecast, columns[c]);
+    rates_print("  a prompt", rates, count);
     head_print("decode up to", columns, count);
     for (size_t b = 0; b < sizeof batches / sizeof batches[0]; b++) {
         char name[32];
         snprintf(name, sizeof name, "  batch of %u", batches[b]);
-        printf("%-14s", name);
-        for (uint32_t c = 0; c < count; c++) {
-            double rate = decode_rate(limits, batches[b], columns[c], &cost);
-            cell_print(rate, cost);
-        }
-        printf("\n%-14s", "    memory");
+        for (uint32_t c = 0; c < count; c++)
+            rates[c] = decode_rates(forecast, batches[b], columns[c]);
+        rates_print(name, rates, count);
+        printf("%-14s", "    memory");
         for (uint32_t c = 0; c < count; c++) {
             char bytes[16];
-            format_bytes((double)limits->weight_bytes +
-                             (double)batches[b] * columns[c] * (double)limits->kv_bytes_per_token,
+            format_bytes((double)forecast->limits->weight_bytes +
+                             (double)batches[b] * columns[c] *
+                                 (double)forecast->limits->kv_bytes_per_token,
                          bytes);
             printf("  %-18s", bytes);
         }
@@ -163,6 +204,17 @@ enum status forecast_print(const struct forecast_options *options, const struct 
     memory_print(options, &limits);
     uint32_t longest = options->engine.context_tokens ? options->engine.context_tokens
                                                       : model->config.context_tokens;
-    tables_print(options, &limits, longest);
+    fflush(stdout);
+    bool watched = isatty(STDERR_FILENO);
+    if (watched)
+        fputs("running a few steps of it ...\r", stderr);
+    struct engine_reach reach;
+    struct err why = ERR_INIT;
+    bool known = !engine_reach_measure(&options->engine, model, &limits, &reach, &why);
+    if (watched)
+        fputs("                             \r", stderr);
+    if (!known)
+        printf("expected       not known: %s\n", why.message);
+    tables_print(&(struct forecast){options, &limits, known ? &reach : NULL}, longest);
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
 /* Peaks in their file, and what a model asks of a machine. */
 #include "engine/limits.h"
+#include "engine/reach.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,4 +192,69 @@ TEST(limits, a_model_asks_for_what_it_will_take)
             engine_destroy(engine);
             model_close(model);
         }
+}
+
+static bool near(double a, double b)
+{
+    return a > b * (1 - 1e-9) && a < b * (1 + 1e-9);
+}
+
+TEST(limits, expected_seconds_lie_between_those_measured)
+{
+    const struct engine_reach reach = {.rows = {1, 4, 16, 64, 256},
+                                       .layers = {10, 16, 28, 76, 204},
+                                       .head = {1, 4, 10, 20, 80},
+                                       .decode_pair = 0.5,
+                                       .prompt_pair = 0.25};
+    static const struct {
+        struct roofline_step step;
+        double seconds;
+    } cases[] = {
+        {{0}, 0},
+        {{.decode_rows = 1, .samples = 1, .pairs = 10}, 10 + 1 + 5},
+        {{.decode_rows = 2, .samples = 2}, 12 + 2},
+        {{.decode_rows = 40, .samples = 40}, 52 + 15},
+        {{.decode_rows = 64, .samples = 64, .pairs = 64}, 76 + 20 + 32},
+        {{.decode_rows = 100, .samples = 100}, 76 + 24 + 20 + 11.25},
+        {{.decode_rows = 512, .samples = 512}, 408 + 160},
+        {{.prompt_rows = 256, .pairs = 8}, 204 + 2},
+        {{.prompt_rows = 512, .samples = 1}, 408 + 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double seconds = engine_reach_seconds(&reach, &cases[i].step);
+        CHECK_MSG(near(seconds, cases[i].seconds) || seconds == cases[i].seconds, "case %zu: %g", i,
+                  seconds);
+    }
+}
+
+/* Of the whole model, and of one layer where the rest would be too much: steps were run and took time. */
+TEST(limits, what_is_expected_is_measured)
+{
+    struct err err = ERR_INIT;
+    struct model_file *model = harness_model();
+    struct kern_peaks peaks;
+    peaks_read(NULL, &peaks);
+    for (int i = 0; i < 4; i++) {
+        struct engine_options o = options;
+        struct engine_limits limits;
+        struct engine_reach reach;
+        o.compute = i % 2 ? KERN_COMPUTE_F32 : KERN_COMPUTE_INT8;
+        o.kv_type = i % 2 ? KERN_KV_F32 : KERN_KV_INT8;
+        CHECK_MSG(!engine_limits(&o, model, &peaks, &limits, &err), "%s", err.message);
+        if (i >= 2)
+            limits.model.layer_bytes *= 1e6;
+        CHECK_MSG(!engine_reach_measure(&o, model, &limits, &reach, &err), "%s", err.message);
+        for (int p = 0; p < ENGINE_REACH_POINTS; p++)
+            CHECK(reach.layers[p] > 0 && reach.head[p] >= 0 && reach.rows[p] > 0);
+        /* more rows take longer, each of them less; however busy the machine is, not by as much as this allows */
+        CHECK(reach.layers[3] > reach.layers[0] && reach.layers[3] < 20 * 64 * reach.layers[0]);
+        CHECK(reach.decode_pair >= 0 && reach.prompt_pair >= 0);
+    }
+    struct engine_options bad = options;
+    struct engine_limits limits;
+    struct engine_reach reach;
+    CHECK(!engine_limits(&options, model, &peaks, &limits, &err));
+    bad.context_tokens = 32;
+    CHECK_INT(engine_reach_measure(&bad, model, &limits, &reach, &err), STATUS_UNIMPLEMENTED);
+    model_close(model);
 }
