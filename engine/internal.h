@@ -39,7 +39,7 @@ struct engine_step {
 struct engine_slot {
     uint32_t in_flight;      /* steps that hold it */
     uint32_t blocks_checked; /* first entries of its block table that were seen to be pages */
-    uint32_t block_open;     /* 1 + the block that its last row added went to; 0: none */
+    uint32_t block_open; /* 1 + the block that its last row added went to; 0: none, or released */
     bool taken, released;
 };
 

@@ -37,6 +37,7 @@ void engine_slot_release(struct engine *engine, uint32_t slot)
     assert(slot < engine->info.slots_max && engine->slots[slot].taken &&
            !engine->slots[slot].released);
     engine->slots[slot].released = true;
+    engine->slots[slot].block_open = 0;
     if (engine->slots[slot].in_flight == 0)
         slot_free(engine, slot);
 }
@@ -230,30 +231,48 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
 /* What a row that does not go on in its page needs: its block table is looked at. */
 __attribute__((noinline)) static bool row_open(struct engine *engine, const struct engine_row *row)
 {
-    struct engine_slot *slot = &engine->slots[row->slot];
     uint32_t block = block_at(engine, row->position);
-    if (row->page_count <= block || !blocks_valid(engine, row->slot, row->pages, block, block + 1))
+    if (!slot_valid(engine, row->slot) || row->page_count <= block ||
+        !blocks_valid(engine, row->slot, row->pages, block, block + 1))
         return false;
     engine->pages[row->pages[block]].sealed_runs = 0;
-    slot->blocks_checked = slot->block_open = block + 1;
+    engine->slots[row->slot].blocks_checked = engine->slots[row->slot].block_open = block + 1;
     return true;
+}
+
+/* What bounds a row, at hand for many of them. */
+struct row_bounds {
+    uint32_t slots, context_tokens, page_shift;
+    uint32_t tokens[2]; /* ids; samples of the step submitted last */
+    bool logits_only;   /* some of these are without sampling */
+};
+
+static struct row_bounds bounds_of(const struct engine *engine)
+{
+    const struct engine_step *last = engine->last_submitted;
+    return (struct row_bounds){
+        .slots = engine->info.slots_max,
+        .context_tokens = engine->info.context_tokens,
+        .page_shift = engine->page_shift,
+        .tokens = {engine->info.vocab_size, last ? last->kern->sample_count : 0},
+        .logits_only = last && last->logits_only};
+}
+
+static inline bool row_valid(struct engine *engine, const struct row_bounds *bounds,
+                             const struct engine_row *row)
+{
+    uint32_t token = row->token & ~KERN_TOKEN_PREV, prev = row->token / KERN_TOKEN_PREV;
+    if (token >= bounds->tokens[prev] || row->position >= bounds->context_tokens ||
+        row->slot >= bounds->slots || (prev && bounds->logits_only && !prev_valid(engine, token)))
+        return false;
+    if (row->opens)
+        return row_open(engine, row);
+    return engine->slots[row->slot].block_open == (row->position >> bounds->page_shift) + 1;
 }
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
-}
-
-static inline bool row_valid(struct engine *engine, const struct engine_row *row)
-{
-    if (!slot_valid(engine, row->slot) || row->position >= engine->info.context_tokens)
-        return false;
-    if (row->token & KERN_TOKEN_PREV ? !prev_valid(engine, row->token & ~KERN_TOKEN_PREV)
-                                     : row->token >= engine->info.vocab_size)
-        return false;
-    if (row->opens)
-        return row_open(engine, row);
-    return engine->slots[row->slot].block_open == block_at(engine, row->position) + 1;
 }
 
 enum status engine_step_add_rows(struct engine_step *step, const struct engine_row *rows,
@@ -274,10 +293,11 @@ enum status engine_step_add_rows(struct engine_step *step, const struct engine_r
     uint32_t *row_seqs = kern->row_seqs + row_begin;
     struct kern_seq *seqs = kern->seqs + seq_begin;
     struct kern_sample *samples = kern->samples + sample_begin;
+    const struct row_bounds bounds = bounds_of(engine);
     uint32_t added = 0, unknown = 0, page_end = engine->info.page_tokens - 1;
     for (; added < count; added++) {
         const struct engine_row *row = &rows[added];
-        if (!row_valid(engine, row)) {
+        if (!row_valid(engine, &bounds, row)) {
             status = STATUS_INVALID;
             break;
         }

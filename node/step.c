@@ -103,13 +103,6 @@ static void ahead_growth(const struct node *node, const struct work *work)
     __builtin_prefetch(&work->pages[work->page_count], 1);
 }
 
-/* Its next row is the first of a page, or the last. */
-static bool row_reads_table(const struct node *node, const struct work *work)
-{
-    uint32_t page_end = (1u << node->steps.page_shift) - 1;
-    return ((work->rows_submitted + 1) & page_end) <= 1;
-}
-
 static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
                           uint64_t age, uint32_t rows_left)
 {
@@ -181,33 +174,27 @@ static bool pages_written(struct node *node, struct work *work, uint32_t end)
     return true;
 }
 
-/* The engine has taken so many rows of the work; `sample`: of the last one, ENGINE_NONE: it is not sampled. */
-static void part_added(struct step_record *record, struct work *work, uint32_t rows,
-                       uint32_t sample)
+static struct step_part part_of(struct work *work, uint32_t rows, uint32_t sample)
 {
-    uint32_t total = work_total(work), position = work->rows_submitted;
-    bool prompt = work->state == WORK_PROMPT && position != total;
-    record->parts[record->part_count++] =
-        (struct step_part){.work = work,
-                           .life = work->life,
-                           .rows = rows,
-                           .position = position,
-                           .sample = sample,
-                           .prompt = prompt,
-                           .seals_partial = work->leg == WORK_LEG_PREFILL && sample != ENGINE_NONE};
-    if (prompt)
-        record->prompt_rows += rows;
-    else
-        record->decode_rows += rows;
-    record->asks.pairs += roofline_pairs(position, rows);
-    record->asks.positions += position + rows;
-    work->rows_submitted = position + rows;
+    return (struct step_part){.work = work,
+                              .life = work->life,
+                              .rows = rows,
+                              .position = work->rows_submitted,
+                              .sample = sample,
+                              .prompt = work->state == WORK_PROMPT && rows_known(work),
+                              .seals_partial =
+                                  work->leg == WORK_LEG_PREFILL && sample != ENGINE_NONE};
+}
+
+/* The engine has taken so many rows of it; `sample`: of the last one, ENGINE_NONE: it is not sampled. */
+static void part_given(struct work *work, uint32_t rows, uint32_t sample)
+{
+    work->rows_submitted += rows;
     work->steps_outstanding++;
-    if (sample != ENGINE_NONE) {
-        record->asks.samples++;
-        work->samples_pending++;
-        work->prev_sample = sample;
-    }
+    if (sample == ENGINE_NONE)
+        return;
+    work->samples_pending++;
+    work->prev_sample = sample;
 }
 
 static void part_refused(struct node *node, struct work *work)
@@ -238,59 +225,105 @@ static void part_add(struct node *node, struct step_record *record, struct work 
     uint32_t sample;
     pages_written(node, work, end);
     enum status status = engine_step_add(record->step, &input, &sample);
-    if (!status)
-        part_added(record, work, rows, sample);
-    else if (status != STATUS_FULL) /* the next step takes it */
-        part_refused(node, work);
-}
-
-/* What decodes, one row each whose token is sampled: most of a step, so they go to the engine many at a time. Returns how many of the
- * first shares are such. */
-static uint32_t rows_count(const struct node *node, const struct batch_share *shares,
-                           uint32_t count)
-{
-    uint32_t rows = 0;
-    for (; rows < count; rows++) {
-        const struct work *work = &node->table.works[shares[rows].index];
-        if (shares[rows].rows > 1 || work->leg == WORK_LEG_PREFILL ||
-            work->rows_submitted + 1 < work_total(work))
-            break;
-        if (row_reads_table(node, work))
-            __builtin_prefetch(&work->pages[block_at(node, work->rows_submitted)]);
+    if (status) {
+        work->page_written = 0;
+        if (status != STATUS_FULL) /* the next step takes it */
+            part_refused(node, work);
+        return;
     }
-    return rows;
+    struct step_part *part = &record->parts[record->part_count++];
+    *part = part_of(work, rows, sample);
+    *(part->prompt ? &record->prompt_rows : &record->decode_rows) += rows;
+    record->asks.pairs += roofline_pairs(part->position, rows);
+    record->asks.positions += end;
+    record->asks.samples += sampled;
+    part_given(work, rows, sample);
 }
 
-static struct engine_row row_of(struct node *node, struct work *work)
+/* --- what decodes: most of a step, so it goes to the engine many at a time --- */
+
+/* The next row is the first of a page, or the last: its place in the block table, which lies far, will be looked at. */
+static void ahead_table(const struct node *node, const struct work *work)
 {
-    bool unknown = work->rows_submitted == work_total(work);
-    return (struct engine_row){.pages = work->pages,
-                               .sampling = &work->sampling,
-                               .slot = work->slot,
-                               .token = unknown ? ENGINE_TOKEN_PREV(work->prev_sample)
-                                                : work->tokens[work->rows_submitted],
-                               .position = work->rows_submitted,
-                               .page_count = work->page_count,
-                               .generated_count = work->generated_count,
-                               .opens = pages_written(node, work, work->rows_submitted + 1)};
+    uint32_t page_end = (1u << node->steps.page_shift) - 1;
+    if (((work->rows_submitted + 1) & page_end) <= 1)
+        __builtin_prefetch(&work->pages[block_at(node, work->rows_submitted)]);
 }
 
-static void rows_add(struct node *node, struct step_record *record,
-                     const struct batch_share *shares, uint32_t count)
+/* Rows for the first of these shares that are one row whose token is sampled, at most ROWS_TOGETHER; returns how many. */
+static uint32_t rows_list(struct node *node, const struct batch_share *shares, uint32_t count,
+                          struct engine_row *rows_out)
+{
+    struct work *works = node->table.works;
+    uint32_t found = 0;
+    for (; found < min_u32(count, ROWS_TOGETHER); found++) {
+        struct work *work = &works[shares[found].index];
+        if (found + AHEAD < count)
+            ahead_table(node, &works[shares[found + AHEAD].index]);
+        uint32_t position = work->rows_submitted, total = work_total(work);
+        if (shares[found].rows > 1 || work->leg == WORK_LEG_PREFILL || position + 1 < total)
+            break;
+        rows_out[found] = (struct engine_row){
+            .pages = work->pages,
+            .sampling = &work->sampling,
+            .slot = work->slot,
+            .token =
+                position == total ? ENGINE_TOKEN_PREV(work->prev_sample) : work->tokens[position],
+            .position = position,
+            .page_count = work->page_count,
+            .generated_count = work->generated_count,
+            .opens = pages_written(node, work, position + 1),
+        };
+    }
+    return found;
+}
+
+/* The engine has taken these; their samples are numbered from `sample` on. */
+static void rows_given(struct node *node, struct step_record *record,
+                       const struct batch_share *shares, uint32_t count, uint32_t sample)
+{
+    struct step_part *parts = record->parts + record->part_count;
+    uint32_t prompt_rows = 0;
+    uint64_t positions = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct work *work = &node->table.works[shares[i].index];
+        parts[i] = part_of(work, 1, sample + i);
+        prompt_rows += parts[i].prompt;
+        part_given(work, 1, sample + i);
+        positions += work->rows_submitted;
+    }
+    record->part_count += count;
+    record->prompt_rows += prompt_rows;
+    record->decode_rows += count - prompt_rows;
+    record->asks.pairs += positions; /* each row sees as many as it has */
+    record->asks.positions += positions;
+    record->asks.samples += count;
+}
+
+/* Returns of how many shares it has taken care: 0 when the first one is not a row that decodes. */
+static uint32_t rows_add(struct node *node, struct step_record *record,
+                         const struct batch_share *shares, uint32_t count)
 {
     struct engine_row rows[ROWS_TOGETHER];
-    struct work *works = node->table.works;
-    for (uint32_t i = 0; i < count; i++)
-        rows[i] = row_of(node, &works[shares[i].index]);
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < count && status != STATUS_FULL; i++) {
+    count = rows_list(node, shares, count, rows);
+    for (uint32_t i = 0; i < count;) {
         uint32_t added, sample;
-        status = engine_step_add_rows(record->step, rows + i, count - i, &added, &sample);
-        for (uint32_t end = i + added; i < end; i++)
-            part_added(record, &works[shares[i].index], 1, sample++);
-        if (status == STATUS_INVALID)
-            part_refused(node, &works[shares[i].index]);
+        enum status status =
+            engine_step_add_rows(record->step, rows + i, count - i, &added, &sample);
+        rows_given(node, record, shares + i, added, sample);
+        i += added;
+        if (!status)
+            continue;
+        /* the next step takes the rest */
+        for (uint32_t k = i; k < count; k++)
+            node->table.works[shares[k].index].page_written = 0;
+        if (status == STATUS_FULL)
+            break;
+        part_refused(node, &node->table.works[shares[i].index]);
+        for (uint32_t k = ++i; k < count; k++)
+            rows[k].opens = true;
     }
+    return count;
 }
 
 /* One more step; false: nothing to compute, or no room. */
@@ -319,14 +352,13 @@ static bool step_submit_one(struct node *node)
     record->step = step;
     record->part_count = record->prompt_rows = record->decode_rows = 0;
     record->asks = (struct roofline_step){0};
-    for (uint32_t i = 0, rows; i < share_count; i += rows) {
-        rows = rows_count(node, steps->shares + i, min_u32(share_count - i, ROWS_TOGETHER));
-        if (rows)
-            rows_add(node, record, steps->shares + i, rows);
-        else
-            part_add(node, record, &node->table.works[steps->shares[i].index],
-                     steps->shares[i].rows);
-        rows += !rows;
+    for (uint32_t i = 0; i < share_count;) {
+        uint32_t rows = rows_add(node, record, steps->shares + i, share_count - i);
+        i += rows;
+        if (rows || i == share_count)
+            continue;
+        part_add(node, record, &node->table.works[steps->shares[i].index], steps->shares[i].rows);
+        i++;
     }
     if (!record->part_count) {
         engine_step_abandon(step);

@@ -73,11 +73,10 @@ static void divide(const struct batch_limits *limits, const struct batch_candida
 static uint32_t plan(const struct batch_limits *limits, const struct batch_candidate *candidates,
                      uint32_t count, struct batch_share *shares_out)
 {
-    uint32_t used = 0, at = 0, rows = limits->rows_max;
-    for (; at < count && !candidates[at].rows_left && used < limits->sequences_max && rows; at++) {
-        shares_out[used++] = (struct batch_share){.index = candidates[at].index, .rows = 1};
-        rows--;
-    }
+    uint32_t used = 0, room = min_u32(count, min_u32(limits->sequences_max, limits->rows_max));
+    for (; used < room && !candidates[used].rows_left; used++)
+        shares_out[used] = (struct batch_share){.index = candidates[used].index, .rows = 1};
+    uint32_t at = used, rows = limits->rows_max - used;
     while (at < count && !candidates[at].rows_left)
         at++; /* decoders that found no room this time */
     uint32_t prompts = min_u32(count - at, limits->sequences_max - used);
@@ -98,7 +97,11 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
     /* the lonely ones to the end; the oldest of them is the one whose turn may come */
     uint32_t together = 0, alone_count = 0;
     struct batch_candidate lonely = {0};
-    for (uint32_t i = 0; i < count; i++) {
+    while (together < count && !candidates[together].alone) {
+        assert(!together || in_order(&candidates[together - 1], &candidates[together]));
+        together++;
+    }
+    for (uint32_t i = together; i < count; i++) {
         const struct batch_candidate *candidate = &candidates[i];
         if (!candidate->alone) {
             assert(!together || in_order(&candidates[together - 1], candidate));
