@@ -20,33 +20,37 @@ INLINE __m256 load_half8(const void *p)
     return _mm256_cvtph_ps(_mm_loadu_si128(p));
 }
 
-/* One line of words: nibble `shift`/4 of each 8 slots' word, as floats. */
-INLINE __m256 nibble8(const uint8_t *line, int shift)
+/* The nibbles of each word that begin at bit `shift`, as floats. */
+INLINE __m256 nibble8(__m256i words, const int shift)
 {
-    __m256i words = _mm256_loadu_si256((const void *)line);
-    words = _mm256_and_si256(_mm256_srli_epi32(words, shift), _mm256_set1_epi32(15));
-    return _mm256_cvtepi32_ps(words);
+    words = shift ? _mm256_srli_epi32(words, shift) : words;
+    return _mm256_cvtepi32_ps(shift == 28 ? words : _mm256_and_si256(words, _mm256_set1_epi32(15)));
 }
 
-static void dequantise_nibbles(enum cpu_form form, const uint8_t *record, float (*w)[CPU_PANEL])
+/* d q is exact, so the fused form rounds like product, then sum; but -0 + 0 needs care: without a minimum the definition has no
+ * sum. */
+INLINE __m256 weight8(const bool has_min, __m256 q, __m256 d, __m256 m)
+{
+    return has_min ? _mm256_fmadd_ps(d, q, m)
+                   : _mm256_mul_ps(d, _mm256_sub_ps(q, _mm256_set1_ps(8.0f)));
+}
+
+INLINE void dequantise_nibbles(const bool has_min, const uint8_t *record, float (*w)[CPU_PANEL])
 {
     for (size_t half = 0; half < 2; half++) {
         const uint8_t *scales = record + CPU_NIBBLE_BYTES + half * 16;
         __m256 d = load_half8(scales);
-        __m256 m = form == CPU_FORM_NIBBLE_MIN ? load_half8(scales + 32) : _mm256_setzero_ps();
-        __m256 zero_point = _mm256_set1_ps(form == CPU_FORM_NIBBLE ? 8.0f : 0.0f);
+        __m256 m = has_min ? load_half8(scales + 32) : d;
         for (size_t line = 0; line < 4; line++) {
-            const uint8_t *words = record + line * CPU_LINE_BYTES + half * 32;
-            for (size_t i = 0; i < 4; i++) {
-                __m256 low = _mm256_sub_ps(nibble8(words, (int)i * 8), zero_point);
-                __m256 high = _mm256_sub_ps(nibble8(words, (int)i * 8 + 4), zero_point);
-                /* d q is exact, so the fused form rounds like product, then sum; but -0 + 0 needs
-                 * care: NIBBLE has no sum in its definition */
-                low = form == CPU_FORM_NIBBLE ? _mm256_mul_ps(d, low) : _mm256_fmadd_ps(d, low, m);
-                high =
-                    form == CPU_FORM_NIBBLE ? _mm256_mul_ps(d, high) : _mm256_fmadd_ps(d, high, m);
-                _mm256_store_ps(w[line * 4 + i] + half * 8, low);
-                _mm256_store_ps(w[16 + line * 4 + i] + half * 8, high);
+            __m256i words =
+                _mm256_loadu_si256((const void *)(record + line * CPU_LINE_BYTES + half * 32));
+            float *to = w[line * 4] + half * 8, *to_high = w[16 + line * 4] + half * 8;
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) {
+                __m256 low = weight8(has_min, nibble8(words, i * 8), d, m);
+                __m256 high = weight8(has_min, nibble8(words, i * 8 + 4), d, m);
+                _mm256_store_ps(to + i * CPU_PANEL, low);
+                _mm256_store_ps(to_high + i * CPU_PANEL, high);
             }
         }
     }
@@ -88,8 +92,10 @@ static void dequantise(const struct cpu_panel *panel, size_t block, size_t block
 {
     for (size_t b = 0; b < blocks; b++, w += KERN_BLOCK) {
         const uint8_t *record = panel->records + (block + b) * panel->record_bytes;
-        if (panel->form == CPU_FORM_NIBBLE || panel->form == CPU_FORM_NIBBLE_MIN)
-            dequantise_nibbles(panel->form, record, w);
+        if (panel->form == CPU_FORM_NIBBLE_MIN)
+            dequantise_nibbles(true, record, w);
+        else if (panel->form == CPU_FORM_NIBBLE)
+            dequantise_nibbles(false, record, w);
         else if (panel->form == CPU_FORM_BYTE_HALF)
             dequantise_bytes(record, w);
         else
