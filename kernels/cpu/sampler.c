@@ -298,15 +298,62 @@ static uint32_t order_find(struct cpu_sampler *sampler, const struct draw *draw,
     return cpu_sampler_key_id(sampler->order[at]);
 }
 
+/* The sum of all buckets, and the first in which the running sum reaches `enough`; the last one where none does. */
+static uint64_t buckets_sum(const uint64_t *buckets, uint64_t enough, uint32_t *bucket_out)
+{
+    uint64_t sum = 0;
+    *bucket_out = CPU_SAMPLER_BUCKETS - 1;
+    for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++) {
+        if (sum < enough && sum + buckets[i] >= enough)
+            *bucket_out = i;
+        sum += buckets[i];
+    }
+    return sum;
+}
+
+/* Where few are above the place in which top_p is passed, as in most rows, buckets that reach no further are sparse. A sample of the row
+ * says how far down that is; some more, because it is a sample. False: there are many. */
+static bool buckets_narrow(struct cpu_sampler *sampler, const struct draw *draw,
+                           struct cpu_sampler_scale *scale)
+{
+    enum { EACH = 48, LEAST = 8 * EACH * CPU_SAMPLER_RUN, FEW = 32 };
+    const float more = 1.5f, some = 1.5f;
+    uint32_t count = 0, bucket, above = 0;
+    if (sampler->vocab < LEAST)
+        return false;
+    for (uint32_t i = 0; i + CPU_SAMPLER_RUN <= sampler->vocab; i += EACH * CPU_SAMPLER_RUN) {
+        memcpy(sampler->few + count, draw->values + i, CPU_SAMPLER_RUN * sizeof *draw->values);
+        count += CPU_SAMPLER_RUN;
+    }
+    uint64_t total = draw->loops->buckets(sampler->few, count, &draw->scale, false, sampler->places,
+                                          sampler->buckets);
+    buckets_sum(sampler->buckets, enough_of(draw, total), &bucket);
+    float per = -draw->scale.per, narrow = (float)(bucket + 1) / per * more + some;
+    uint32_t last = (uint32_t)(narrow * per);
+    for (uint32_t i = 0; i < count; i++)
+        above += sampler->places[i] <= last;
+    *scale = draw->scale;
+    scale->per = -(float)(CPU_SAMPLER_BUCKETS - 1) / narrow;
+    scale->sparse = true;
+    return last < CPU_SAMPLER_BUCKETS - 1 && above < count / FEW;
+}
+
 /* Among all: top_p, of what weighs min_p or more; in descending order. */
 static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *draw)
 {
-    uint64_t sum = 0, reached;
-    uint64_t total = draw->loops->buckets(draw->values, sampler->vocab, &draw->scale, false,
-                                          sampler->places, sampler->buckets);
-    uint64_t enough = enough_of(draw, total);
-    for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++)
-        sum += sampler->buckets[i];
+    struct cpu_sampler_scale narrow;
+    uint64_t sum = 0, reached, enough = 0;
+    uint32_t bucket = CPU_SAMPLER_BUCKETS - 1;
+    if (buckets_narrow(sampler, draw, &narrow)) {
+        enough = enough_of(draw, draw->loops->buckets(draw->values, sampler->vocab, &narrow, false,
+                                                      sampler->places, sampler->buckets));
+        sum = buckets_sum(sampler->buckets, enough, &bucket);
+    }
+    if (bucket == CPU_SAMPLER_BUCKETS - 1) { /* not looked for yet, or not found there */
+        enough = enough_of(draw, draw->loops->buckets(draw->values, sampler->vocab, &draw->scale,
+                                                      false, sampler->places, sampler->buckets));
+        sum = buckets_sum(sampler->buckets, enough, &bucket);
+    }
     if (sum > enough)
         order_find(sampler, draw, enough - 1, &sum);
     return order_find(sampler, draw, target_of(draw, sum), &reached);
@@ -320,7 +367,6 @@ static struct cpu_sampler_scale scale_of(const struct kern_sampling *how,
     struct cpu_sampler_scale scale = {.max = look->max, .min_p = how->min_p};
     scale.inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* 0 times it is 0 */
     float wide = -cpu_sampler_exponent(&scale, look->min);
-    scale.near = -wide >= CPU_SAMPLER_NEAR;
     wide = wide < range ? wide : range;
     float per = (float)(CPU_SAMPLER_BUCKETS - 1) / wide; /* infinite when all are equal */
     scale.per = per < per_max ? -per : -per_max;

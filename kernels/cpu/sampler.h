@@ -59,13 +59,15 @@ struct cpu_sampler_look {
 /* How a row's values become weights, and which bucket of the order each belongs to. */
 struct cpu_sampler_scale {
     float max, inverse, min_p; /* inverse: of the temperature */
-    bool near;                 /* every (x - max) * inverse is at least CPU_SAMPLER_NEAR */
-    float
-        per; /* buckets to a unit of that, negative; what is too far below the best is in the last one */
+    /* buckets to a unit of (x - max) * inverse, negative; what is too far below the best is in the last one */
+    float per;
+    bool
+        sparse; /* nearly all are there: a loop may look for those that are not. Changes no result */
 };
 
 /* A weight in the unit of all sums, 2^-30, to the nearest, ties to even: as an integer, so that a sum has no order. */
 enum { CPU_SAMPLER_UNIT_BITS = 30 };
+#define CPU_SAMPLER_NOTHING (-30.0f) /* the exponential of this and of all below has no unit */
 
 static inline uint32_t cpu_sampler_units(float weight)
 {

@@ -99,6 +99,13 @@ exponents_chains(const struct scale8 *s, const float *x, __m256 exponents[CHAINS
     EACH_CHAIN exponents[c] = _mm256_mul_ps(exponents[c], s->inverse);
 }
 
+/* Exponents to weights that are scaled to units. What has none anyway is clamped, so that all are near. */
+static inline __attribute__((always_inline)) void units_chains(__m256 exponents[CHAINS])
+{
+    EACH_CHAIN exponents[c] = _mm256_max_ps(exponents[c], _mm256_set1_ps(CPU_SAMPLER_NOTHING));
+    exp_chains(exponents, true, CPU_SAMPLER_UNIT_BITS);
+}
+
 /* Eight weights that are scaled to units, rounded. What weighs less than min_p is nothing. */
 static inline __m256i units8(const struct scale8 *s, bool limited, __m256 weights)
 {
@@ -120,10 +127,10 @@ static inline uint64_t units_across(__m256i sum)
     return (uint64_t)_mm_cvtsi128_si64(two) + (uint64_t)_mm_extract_epi64(two, 1);
 }
 
-/* `near` and `limited` (by min_p) are constants in each copy. Returns how many it has added up. */
+/* `limited` (by min_p) is a constant in each copy. Returns how many it has added up. */
 static inline __attribute__((always_inline)) uint32_t
-runs_whole(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool near,
-           bool limited, uint64_t *sums, uint64_t *sum_out)
+runs_whole(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool limited,
+           uint64_t *sums, uint64_t *sum_out)
 {
     const struct scale8 s = scale8_of(scale);
     uint64_t sum = 0;
@@ -133,7 +140,7 @@ runs_whole(const float *x, uint32_t count, const struct cpu_sampler_scale *scale
         for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 8 * CHAINS) {
             __m256 weights[CHAINS];
             exponents_chains(&s, x + i + j, weights);
-            exp_chains(weights, near, CPU_SAMPLER_UNIT_BITS);
+            units_chains(weights);
             for (int c = 0; c < CHAINS; c += 2) /* two are at most 2^31 */
                 run = units_add(run, _mm256_add_epi32(units8(&s, limited, weights[c]),
                                                       units8(&s, limited, weights[c + 1])));
@@ -150,12 +157,10 @@ static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_sc
 {
     uint64_t sum;
     uint32_t i;
-    if (!scale->near)
-        i = runs_whole(x, count, scale, false, true, sums, &sum);
-    else if (scale->min_p > 0)
-        i = runs_whole(x, count, scale, true, true, sums, &sum);
+    if (scale->min_p > 0)
+        i = runs_whole(x, count, scale, true, sums, &sum);
     else
-        i = runs_whole(x, count, scale, true, false, sums, &sum);
+        i = runs_whole(x, count, scale, false, sums, &sum);
     for (; i < count; i++) {
         float weight = cpu_sampler_weight(scale, x[i]);
         if (weight >= scale->min_p)
@@ -199,8 +204,9 @@ static inline void spread_add(__m256i bucket, const uint32_t units[8], uint64_t 
     }
 }
 
-/* Bit c of what is returned: any of vector c is before the last bucket. Mostly none is. */
-static inline uint32_t places_store(const __m256i bucket[CHAINS], uint16_t *places)
+/* Bit c of what is returned: any of vector c is before the last bucket, or it is not sparse: then asking each time costs more than it
+ * saves, since nobody can foretell the answer. */
+static inline uint32_t places_store(const __m256i bucket[CHAINS], bool sparse, uint16_t *places)
 {
     const __m256i last = _mm256_set1_epi16(CPU_SAMPLER_BUCKETS - 1);
     uint32_t before[2];
@@ -210,17 +216,17 @@ static inline uint32_t places_store(const __m256i bucket[CHAINS], uint16_t *plac
         _mm256_storeu_si256((void *)(places + 8 * c), pair);
         before[c / 2] = (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi16(last, pair));
     }
-    uint32_t some = 0;
-    for (int c = 0; c < CHAINS; c++)
+    uint32_t some = sparse ? 0 : (1u << CHAINS) - 1;
+    for (int c = 0; sparse && c < CHAINS; c++)
         some |= (uint32_t)((before[c / 2] >> (c % 2 * 16) & 0xffff) != 0) << c;
     return some;
 }
 
-/* The units in each bucket, of the first multiple of 8 CHAINS; what lies in the last one is added up in registers. `near`, `limited`
- * and `ones` are constants in each copy. */
+/* The units in each bucket, of the first multiple of 8 CHAINS; what lies in the last one is added up in registers. `limited`,
+ * `ones` and `sparse` are constants in each copy. */
 static inline __attribute__((always_inline)) uint32_t
-buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool near,
-            bool limited, bool ones, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
+buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool limited,
+            bool ones, bool sparse, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
 {
     static const uint32_t one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const struct scale8 s = scale8_of(scale);
@@ -232,9 +238,9 @@ buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scal
         __m256i bucket[CHAINS];
         exponents_chains(&s, x + i, weights);
         EACH_CHAIN bucket[c] = places8(&s, weights[c], c);
-        uint32_t some = places_store(bucket, places + i);
+        uint32_t some = places_store(bucket, sparse, places + i);
         if (!ones)
-            exp_chains(weights, near, CPU_SAMPLER_UNIT_BITS);
+            units_chains(weights);
         for (int c = 0; c < CHAINS; c++) {
             bool far = !(some >> c & 1);
             if (ones) {
@@ -270,13 +276,13 @@ static uint64_t buckets(const float *x, uint32_t count, const struct cpu_sampler
     uint64_t sum, spread[SPREAD] = {0};
     uint32_t i;
     if (ones)
-        i = buckets_add(x, count, scale, true, false, true, places, spread, &sum);
-    else if (!scale->near)
         i = buckets_add(x, count, scale, false, true, false, places, spread, &sum);
     else if (scale->min_p > 0)
-        i = buckets_add(x, count, scale, true, true, false, places, spread, &sum);
+        i = buckets_add(x, count, scale, true, false, scale->sparse, places, spread, &sum);
+    else if (scale->sparse)
+        i = buckets_add(x, count, scale, false, false, true, places, spread, &sum);
     else
-        i = buckets_add(x, count, scale, true, false, false, places, spread, &sum);
+        i = buckets_add(x, count, scale, false, false, false, places, spread, &sum);
     spread_fold(spread, sums);
     for (; i < count; i++)
         sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);

@@ -8,7 +8,7 @@
 #include "kernels/cpu/philox.h"
 #include "tests/test.h"
 
-enum { VOCAB = 1003 };
+enum { VOCAB = 1003, WORDS = 49152 + 5 };
 
 static uint32_t state = 7;
 
@@ -254,19 +254,20 @@ static uint64_t units_of(float weight)
     return (uint64_t)mathf_rint_f64(scaled);
 }
 
-static uint32_t slow_draw(const float *values, const struct kern_sampling *how, uint32_t position)
+static uint32_t slow_draw(const float *values, uint32_t vocab, const struct kern_sampling *how,
+                          uint32_t position)
 {
-    static uint32_t ids[VOCAB];
-    static float weight[VOCAB];
-    static uint64_t units[VOCAB];
-    for (uint32_t i = 0; i < VOCAB; i++)
+    static uint32_t ids[WORDS];
+    static float weight[WORDS];
+    static uint64_t units[WORDS];
+    for (uint32_t i = 0; i < vocab; i++)
         ids[i] = i;
     sorted_values = values;
-    qsort(ids, VOCAB, sizeof ids[0], better_first);
+    qsort(ids, vocab, sizeof ids[0], better_first);
     float max = values[ids[0]];
-    uint32_t limit = how->top_k && how->top_k < VOCAB ? how->top_k : VOCAB, count = 0;
+    uint32_t limit = how->top_k && how->top_k < vocab ? how->top_k : vocab, count = 0;
     uint64_t total = 0, sum = 0, reached = 0;
-    for (uint32_t i = 0; i < VOCAB; i++) {
+    for (uint32_t i = 0; i < vocab; i++) {
         weight[i] = mathf_exp((values[i] - max) * (1 / how->temperature));
         units[i] = units_of(weight[i]);
         CHECK(units[i] == cpu_sampler_units(weight[i]));
@@ -274,7 +275,7 @@ static uint32_t slow_draw(const float *values, const struct kern_sampling *how, 
     for (uint32_t i = 0; i < limit; i++)
         total += units[ids[i]];
     unsigned __int128 enough = (unsigned __int128)(uint64_t)((double)how->top_p * 0x1p40) * total;
-    for (uint32_t i = 0; i < VOCAB; i++) /* what weighs less counts nothing */
+    for (uint32_t i = 0; i < vocab; i++) /* what weighs less counts nothing */
         units[i] = weight[i] >= how->min_p ? units[i] : 0;
     while (count < limit) {
         sum += units[ids[count++]];
@@ -283,14 +284,14 @@ static uint32_t slow_draw(const float *values, const struct kern_sampling *how, 
     }
     uint64_t u = (uint64_t)(philox_uniform(how->seed, how->n_index, position, 0) * 0x1p53);
     unsigned __int128 target = (unsigned __int128)u * sum;
-    bool in_order_of_id = limit == VOCAB && how->top_p >= 1;
-    for (uint32_t i = 0; i < (in_order_of_id ? VOCAB : count); i++) {
+    bool in_order_of_id = limit == vocab && how->top_p >= 1;
+    for (uint32_t i = 0; i < (in_order_of_id ? vocab : count); i++) {
         uint32_t id = in_order_of_id ? i : ids[i];
         reached += units[id];
         if ((unsigned __int128)reached << 53 > target)
             return id;
     }
-    return VOCAB;
+    return vocab;
 }
 
 TEST(sampler, best_by_the_definition)
@@ -312,7 +313,8 @@ TEST(sampler, best_by_the_definition)
                     how.min_p = draw % 2 ? 1e-3f : 0;
                     how.temperature = draw < 3 ? 1.0f : 20.0f;
                     sample.position = draw;
-                    CHECK_INT(sample_run(&sample, values).token, slow_draw(values, &how, draw));
+                    CHECK_INT(sample_run(&sample, values).token,
+                              slow_draw(values, VOCAB, &how, draw));
                 }
 }
 
@@ -331,12 +333,12 @@ static const struct cpu_sampler_loops *fast_loops(void)
 static struct cpu_sampler_scale scale_make(const struct cpu_sampler_look *look, float temperature,
                                            float min_p, float range)
 {
-    return (struct cpu_sampler_scale){
-        .max = look->max,
-        .inverse = 1 / temperature,
-        .min_p = min_p,
-        .near = (look->min - look->max) * (1 / temperature) >= CPU_SAMPLER_NEAR,
-        .per = range > 0 ? -(float)(CPU_SAMPLER_BUCKETS - 1) / range : -1e30f};
+    return (struct cpu_sampler_scale){.max = look->max,
+                                      .inverse = 1 / temperature,
+                                      .min_p = min_p,
+                                      .per = range > 0 ? -(float)(CPU_SAMPLER_BUCKETS - 1) / range
+                                                       : -1e30f,
+                                      .sparse = range < 1};
 }
 
 static void scales_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
@@ -387,7 +389,7 @@ TEST(sampler, loops_equal_plain)
         fast->look(x, count, &looks[1]);
         CHECK(memcmp(&looks[0], &looks[1], sizeof looks[0]) == 0);
         CHECK(looks[0].finite);
-        /* near and far; buckets for some, for all, for the best alone; with min_p and without */
+        /* buckets for some, for all, for the best alone; with min_p and without */
         static const float temperatures[] = {0.7f, 0.1f, 3}, ranges[] = {20, 1e3f, 0, 1e-4f},
                            limits[] = {0, 1e-3f};
         for (int i = 0; i < 24; i++) {
@@ -424,7 +426,6 @@ TEST(sampler, loops_equal_plain)
 /* Whole rows, of as many words as a model has: every way to draw, from flat rows and peaked ones. */
 TEST(sampler, rows_equal_plain)
 {
-    enum { WORDS = 49152 + 5 };
     if (!fast_loops())
         TEST_SKIP("this CPU has none of the instruction sets");
     static float logits[WORDS], copy[WORDS];
@@ -434,7 +435,8 @@ TEST(sampler, rows_equal_plain)
     } ways[] = {{0, 1, 0, 4, 0},         {1, 1, 0, 4, 0},        {0.7f, 1, 0.01f, 4, 0},
                 {0.8f, 0.95f, 0, 4, 0},  {0.8f, 0.95f, 0, 0, 0}, {5, 0.99f, 0.3f, 1, 0},
                 {0.05f, 0.9f, 0, 30, 0}, {0.8f, 0.9f, 0, 4, 40}, {2, 0.9f, 0.001f, 4, 3000},
-                {1e-30f, 0.9f, 0, 4, 0}, {1, 0.9999f, 0, 9, 0}};
+                {1e-30f, 0.9f, 0, 4, 0}, {1, 0.9999f, 0, 9, 0},  {1, 0.95f, 0, 0, 0}};
+    enum { LIARS = sizeof ways / sizeof ways[0] - 1 };
     struct cpu_sampler *sampler;
     CHECK_INT(cpu_sampler_create(WORDS, &sampler), STATUS_OK);
     struct kern_sampling how;
@@ -449,6 +451,10 @@ TEST(sampler, rows_equal_plain)
             sample.position = draw;
             for (uint32_t i = 0; i < WORDS; i++) /* bell-shaped */
                 logits[i] = ways[w].spread * (noise() + noise() + noise());
+            /* a row of which most runs know nothing, whichever a sampler may look at first; and the other way round */
+            for (uint32_t i = 0; w >= LIARS && i < WORDS; i++)
+                logits[i] =
+                    (i / 64 % 3 == 0) == (draw == 0) ? (i % 640 ? -40.0f : 0) : -9 + noise();
             struct kern_sample_out out[2];
             memset(out, 0, sizeof out);
             for (int fast = 0; fast < 2; fast++) {
@@ -457,6 +463,8 @@ TEST(sampler, rows_equal_plain)
                                 CPU_SAMPLER_NO_EXTRA, copy, &out[fast]);
             }
             CHECK_MSG(memcmp(&out[0], &out[1], sizeof out[0]) == 0, "way %zu, draw %u", w, draw);
+            if (how.temperature > 1e-20f)
+                CHECK_INT(out[0].token, slow_draw(logits, WORDS, &how, draw));
         }
     cpu_sampler_destroy(sampler);
 }
