@@ -53,6 +53,10 @@ size_t cpu_attention_scratch_floats(uint32_t head_dim)
 const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level isa)
 {
 #if defined(__x86_64__)
+    if (isa >= CPU_ISA_AVX512VNNI)
+        return &cpu_attention_avx512vnni;
+    if (isa >= CPU_ISA_AVX512)
+        return &cpu_attention_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &cpu_attention_avx2;
 #elif defined(__aarch64__)

@@ -114,8 +114,14 @@ struct cpu_attention_kernels {
     bool heads_together; /* tiles know `heads_more`, where head_dim is a multiple of 8 */
 };
 
+/* all but the first: where they are compiled */
 extern const struct cpu_attention_kernels cpu_attention_plain, cpu_attention_avx2,
-    cpu_attention_neon; /* the last two: where they are compiled */
+    cpu_attention_avx512, cpu_attention_avx512vnni, cpu_attention_neon;
 const struct cpu_attention_kernels *cpu_attention_kernels_for(enum cpu_isa_level isa);
+
+/* AVX2's, which AVX-512 uses too */
+void cpu_avx2_rope_kv_f32(const struct cpu_rope_row *row);
+void cpu_avx2_rope_kv_f16(const struct cpu_rope_row *row);
+void cpu_avx2_attention_merge(const struct cpu_attention_merge *merge);
 
 #endif

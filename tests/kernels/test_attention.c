@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "tests/kernels/emulated.h"
 #endif
 
 static uint32_t state = 1;
@@ -93,10 +95,30 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
                                        .page_bytes = page_bytes};
 }
 
-/* A tile of one row in parts of one to three blocks, the last part first, merged. */
-static void tile_in_parts(const struct cpu_attention_tile *whole, enum kern_kv_type type)
+/* The kernels of this CPU, and AVX-512's over emulated intrinsics, which are slow: with `all`, else in every 16th call. */
+static size_t variants(bool all, const struct cpu_attention_kernels *variants_out[5])
 {
-    const struct cpu_attention_kernels *kernels = cpu_attention_kernels_for(cpu_isa_detect());
+    size_t count = 0;
+    for (int isa = CPU_ISA_PLAIN + 1; isa <= (int)cpu_isa_detect(); isa++) {
+        const struct cpu_attention_kernels *kernels =
+            cpu_attention_kernels_for((enum cpu_isa_level)isa);
+        if (count == 0 || kernels != variants_out[count - 1])
+            variants_out[count++] = kernels;
+    }
+#if defined(__x86_64__)
+    static uint32_t calls;
+    if (cpu_isa_detect() >= CPU_ISA_AVX2 && (all || calls++ % 16 == 0)) {
+        variants_out[count++] = &cpu_attention_avx512_emulated;
+        variants_out[count++] = &cpu_attention_avx512vnni_emulated;
+    }
+#endif
+    return count;
+}
+
+/* A tile of one row in parts of one to three blocks, the last part first, merged. */
+static void tile_in_parts(const struct cpu_attention_kernels *kernels,
+                          const struct cpu_attention_tile *whole, enum kern_kv_type type)
+{
     struct cpu_attention_tile part = *whole;
     uint32_t count = whole->position / ATTENTION_BLOCK + 1, step = 1 + whole->position % 3;
     uint32_t heads = cpu_attention_row_heads(whole);
@@ -138,23 +160,25 @@ static void tile_check(const struct shape *shape, enum kern_kv_type type, float 
     tile.out = expected;
     cpu_attention_plain.tile[type](&tile);
     tile.out = got;
-    const struct cpu_attention_kernels *kernels = cpu_attention_kernels_for(cpu_isa_detect());
-    bool parts = tile.rows == 1 && tile.head_dim % 8 == 0 && kernels->merge;
-    for (int pass = 0; pass < 1 + parts; pass++) {
-        if (pass == 0)
-            kernels->tile[type](&tile);
-        else {
-            memset(got, 0, floats * sizeof(float));
-            tile_in_parts(&tile, type);
-        }
+    const struct cpu_attention_kernels *kernels[5];
+    size_t count = variants(false, kernels);
+    for (size_t pass = 0; pass < 2 * count; pass++) {
+        const struct cpu_attention_kernels *variant = kernels[pass / 2];
+        memset(got, 0, floats * sizeof(float));
+        if (pass % 2 == 0)
+            variant->tile[type](&tile);
+        else if (tile.rows == 1 && tile.head_dim % 8 == 0 && variant->merge)
+            tile_in_parts(variant, &tile, type);
+        else
+            continue;
         for (size_t i = 0; i < floats; i++)
             CHECK_MSG(memcmp(&expected[i], &got[i], sizeof(float)) == 0 ||
                           (bad != 0 && expected[i] != expected[i] && got[i] != got[i]),
-                      "dim %u, group %u, %u rows at %u, pages of %u, type %d%s: value %zu is %a, "
-                      "not %a",
+                      "dim %u, group %u, %u rows at %u, pages of %u, type %d, variant %zu%s: value "
+                      "%zu is %a, not %a",
                       shape->head_dim, shape->group, shape->rows, shape->position,
-                      shape->page_tokens, (int)type, pass ? ", in parts" : "", i, (double)got[i],
-                      (double)expected[i]);
+                      shape->page_tokens, (int)type, pass / 2, pass % 2 ? ", in parts" : "", i,
+                      (double)got[i], (double)expected[i]);
     }
     for (uint32_t r = 0; r < tile.rows && bad == 0; r++)
         CHECK(expected[r * tile.row_stride] == expected[r * tile.row_stride]);
@@ -285,19 +309,25 @@ static void heads_check(enum kern_kv_type type, uint32_t kv_heads, uint32_t grou
     all.head_scales_bytes = scales;
     all.layer = base;
     all.layer_bytes = layer;
-    for (int parts = 0; parts < 2; parts++) {
+    const struct cpu_attention_kernels *kernels[5];
+    size_t count = variants(position < 400 && (position + kv_heads) % 2 == 0, kernels);
+    for (size_t pass = 0; pass < 2 * count; pass++) {
+        const struct cpu_attention_kernels *variant = kernels[pass / 2];
+        if (!variant->heads_together)
+            continue;
         memset(got, 0xff, row * sizeof *got);
         memset(all.scratch, 0xff, scratch_bytes(dim));
-        if (parts)
-            tile_in_parts(&all, type);
+        if (pass % 2)
+            tile_in_parts(variant, &all, type);
         else
-            cpu_attention_kernels_for(cpu_isa_detect())->tile[type](&all);
+            variant->tile[type](&all);
         for (size_t i = 0; i < row; i++)
             CHECK_MSG(
                 memcmp(&expected[i], &got[i], sizeof *got) == 0,
-                "%u KV heads x %u of %u at %u, pages of %u, type %d%s: value %zu is %a, not %a",
-                kv_heads, group, dim, position, page_tokens, (int)type, parts ? ", in parts" : "",
-                i, (double)got[i], (double)expected[i]);
+                "%u KV heads x %u of %u at %u, pages of %u, type %d, variant %zu%s: value %zu "
+                "is %a, not %a",
+                kv_heads, group, dim, position, page_tokens, (int)type, pass / 2,
+                pass % 2 ? ", in parts" : "", i, (double)got[i], (double)expected[i]);
     }
     free(all.scratch);
     free(got);
