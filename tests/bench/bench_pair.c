@@ -9,6 +9,7 @@
  * pair_decode_beside_prefill    the other one of these two; wanted: 0.9
  * pair_decoders                 both decode one sequence, whose steps read all weights: GB/s of both, beside what two threads
  *                               read of as many bytes each, in the same round
+ * pair_decode_beside_decode     one of these two, of itself alone: near 1, what the two lack is not what they share
  *
  * Times are processor times, so that a third who wants a core does not count, but what he takes of the memory does.
  * Owner: the main thread, which starts the two and tells them when. */
@@ -145,21 +146,28 @@ static void prefill_beside_decode(struct bench *bench, const struct worker *work
 
 static void decoders(struct bench *bench, const struct worker *workers, double seconds)
 {
-    double gb_per_s[ROUNDS], limit[ROUNDS];
+    double gb_per_s[ROUNDS], limit[ROUNDS], shares[ROUNDS];
     const struct order order = {true, 1, seconds};
     for (int round = 0; round < ROUNDS; round++) {
+        double alone = 0, together = 0, bytes = 0;
+        for (int i = 0; i < 2; i++) {
+            worker_tell(&workers[i], order);
+            alone += worker_hear(&workers[i]).seconds;
+        }
         for (int i = 0; i < 2; i++)
             worker_tell(&workers[i], order);
-        double bytes = 0;
         gb_per_s[round] = 0;
         for (int i = 0; i < 2; i++) {
             struct result result = worker_hear(&workers[i]);
             gb_per_s[round] += 1e-9 * result.weight_bytes / result.seconds;
             bytes += result.weight_bytes;
+            together += result.seconds;
         }
+        shares[round] = alone / together;
         if (peaks_read_bandwidth(cpu_isa_detect(), (size_t)bytes, 2, PEAKS_SHARP, &limit[round]))
             die("no memory");
     }
+    add(bench, "pair_decode_beside_decode", median(shares));
     bench_add(bench, &(struct bench_record){.id = "pair_decoders",
                                             .value = median(gb_per_s),
                                             .unit = "GB/s",
