@@ -211,7 +211,6 @@ enum status engine_step_add(struct engine_step *step, const struct engine_seq_in
             .row = row + i,
             .seq = seq,
             .sampling = sampled ? input->sampling : NULL,
-            .position = sampled ? input->generated_count + prev : 0,
             .generated_count = sampled ? input->generated_count : 0,
             .unknown_token = sampled && prev,
             .logits_out =
@@ -315,7 +314,6 @@ enum status engine_step_add_rows(struct engine_step *step, const struct engine_r
         samples[added] = (struct kern_sample){.row = row_begin + added,
                                               .seq = seq_begin + added,
                                               .sampling = row->sampling,
-                                              .position = row->generated_count + prev,
                                               .generated_count = row->generated_count,
                                               .unknown_token = prev};
         if ((row->position & page_end) == page_end)

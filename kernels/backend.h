@@ -119,11 +119,16 @@ struct kern_sampling {
 struct kern_sample {
     uint32_t row, seq;
     const struct kern_sampling *sampling; /* NULL: logits only */
-    uint32_t position;                    /* in the answer, from 0: keys the generator */
     uint32_t generated_count;
     bool unknown_token; /* the row's input token counts as generated too, after `generated` */
     float *logits_out;  /* NULL, or [vocab]: the raw logits are copied here */
 };
+
+/* In the answer, from 0: keys the generator. */
+static inline uint32_t kern_sample_position(const struct kern_sample *sample)
+{
+    return sample->generated_count + sample->unknown_token;
+}
 
 struct kern_sample_out {
     uint32_t token;

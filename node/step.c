@@ -103,14 +103,14 @@ static void ahead_growth(const struct node *node, const struct work *work)
     __builtin_prefetch(&work->pages[work->page_count], 1);
 }
 
-static void candidate_add(struct step_loop *steps, uint32_t *count, const struct work *work,
-                          uint64_t age, uint32_t rows_left)
+static struct batch_candidate candidate_of(const struct work *work, uint64_t age,
+                                           uint32_t rows_left)
 {
-    steps->candidates[(*count)++] = (struct batch_candidate){.age = age,
-                                                             .index = work->index,
-                                                             .rows_left = rows_left,
-                                                             .position = work->rows_submitted,
-                                                             .alone = work->alone};
+    return (struct batch_candidate){.age = age,
+                                    .index = work->index,
+                                    .rows_left = rows_left,
+                                    .position = work->rows_submitted,
+                                    .alone = work->alone};
 }
 
 /* The next work from `at` on in the list that has rows to compute (prompts: `known` says which kind of them); NULL: none. */
@@ -130,7 +130,7 @@ static struct work *prompt_next(const struct node *node, struct list *at, bool k
  * a page. */
 static uint32_t candidates_list(struct node *node, bool *short_out)
 {
-    struct step_loop *steps = &node->steps;
+    struct batch_candidate *candidates = node->steps.candidates;
     struct list *prompts = &node->table.states[WORK_PROMPT];
     uint32_t count = 0;
     struct work *early = prompt_next(node, prompts->next, false);
@@ -144,19 +144,20 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
             ahead_growth(node, turns[i + AHEAD].work);
         for (; early && early->age < turns[i].age;
              early = prompt_next(node, early->link.next, false))
-            candidate_add(steps, &count, early, early->age, 0);
+            candidates[count++] = candidate_of(early, early->age, 0);
         if (!rows_known(work) && !next_row_ready(node, work))
             continue;
         if (row_has_page(node, work) || grow_row(node, work))
-            candidate_add(steps, &count, work, turns[i].age, 0);
+            candidates[count++] = candidate_of(work, turns[i].age, 0);
         else
             *short_out = true;
     }
     for (; early; early = prompt_next(node, early->link.next, false))
-        candidate_add(steps, &count, early, early->age, 0);
+        candidates[count++] = candidate_of(early, early->age, 0);
     for (struct work *work = prompt_next(node, prompts->next, true); work;
          work = prompt_next(node, work->link.next, true))
-        candidate_add(steps, &count, work, work->age, work_total(work) - work->rows_submitted);
+        candidates[count++] =
+            candidate_of(work, work->age, work_total(work) - work->rows_submitted);
     return count;
 }
 

@@ -426,7 +426,8 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
     if (sampling->temperature == 0.0f) {
         out->token = greedy(logits, &look);
     } else {
-        double u = philox_uniform(sampling->seed, sampling->n_index, sample->position, 0);
+        double u =
+            philox_uniform(sampling->seed, sampling->n_index, kern_sample_position(sample), 0);
         struct draw draw = {.how = sampling,
                             .loops = loops,
                             .values = logits,

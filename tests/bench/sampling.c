@@ -78,7 +78,7 @@ void bench_sampling(struct bench *bench, struct subject *subject, const char *ty
             double begin = thread_seconds();
             for (uint32_t r = 0; r < ROWS; r++) { /* nothing here changes the logits */
                 struct kern_sample sample = {.sampling = &how,
-                                             .position = (uint32_t)rounds * ROWS + r};
+                                             .generated_count = (uint32_t)rounds * ROWS + r};
                 struct kern_sample_out out;
                 cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA,
                                 logits + (size_t)r * vocab, &out);

@@ -118,7 +118,7 @@ TEST(sampler, frequencies_follow_probabilities)
             float copy[VOCAB];
             struct kern_sample_out out;
             memcpy(copy, logits, sizeof copy);
-            sample.position = n;
+            sample.generated_count = n;
             cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, &out);
             CHECK(out.finite);
             int which = 0;
@@ -312,7 +312,7 @@ TEST(sampler, best_by_the_definition)
                     how.top_p = top_ps[p];
                     how.min_p = draw % 2 ? 1e-3f : 0;
                     how.temperature = draw < 3 ? 1.0f : 20.0f;
-                    sample.position = draw;
+                    sample.generated_count = draw;
                     CHECK_INT(sample_run(&sample, values).token,
                               slow_draw(values, VOCAB, &how, draw));
                 }
@@ -448,7 +448,7 @@ TEST(sampler, rows_equal_plain)
             how.top_p = ways[w].top_p;
             how.min_p = ways[w].min_p;
             how.top_k = ways[w].top_k;
-            sample.position = draw;
+            sample.generated_count = draw;
             for (uint32_t i = 0; i < WORDS; i++) /* bell-shaped */
                 logits[i] = ways[w].spread * (noise() + noise() + noise());
             /* a row of which most runs know nothing, whichever a sampler may look at first; and the other way round */
