@@ -391,8 +391,9 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
     struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
     struct block own = *block;
     for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
-        const uint8_t *at[STREAMS];
-        streams_find(tile, begin, last, head, at);
+        const uint8_t *at[STREAMS] = {tile->layer, tile->layer};
+        if (count == ATTENTION_BLOCK) /* a sequence's last block asks for nothing */
+            streams_find(tile, begin, last, head, at);
         struct fetch fetch[2];
         for (int x = 0; x < 2; x++, at[0] += dim / 2 * row, at[1] += dim / 2 * row)
             fetch[x] = (struct fetch){{at[0], at[1], at[0] + row, at[1] + row}, {2 * row, 2 * row}};

@@ -132,8 +132,8 @@ static inline void block_find(const struct cpu_attention_tile *tile, uint32_t he
                  scales = page + head * tile->head_scales_bytes + token * sizeof(uint16_t);
         block_out->k[r] = tile->k + values + token * k_bytes;
         block_out->v[r] = tile->v + values + token * tile->head_dim * v_bytes;
-        block_out->k_scales[r] = tile->k_scales + scales;
-        block_out->v_scales[r] = tile->v_scales + scales;
+        block_out->k_scales[r] = tile->k_scales ? tile->k_scales + scales : NULL;
+        block_out->v_scales[r] = tile->v_scales ? tile->v_scales + scales : NULL;
     }
 }
 

@@ -201,9 +201,12 @@ ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uin
     }
 }
 
-/* From the `number`th pair of rounds of fetches on. */
-ALWAYS_INLINE struct fetch stream_fetch(const struct lines *lines, size_t number)
+/* The streams from their `number`th line on; without streams `next` and the line behind it, `step` bytes on. */
+ALWAYS_INLINE struct fetch fetch_of(const struct lines *lines, size_t number, const int8_t *next,
+                                    size_t step)
 {
+    if (!lines->at[0])
+        return (struct fetch){{next, next + LINE}, step};
     const int8_t *first = (const int8_t *)lines->at[0], *second = (const int8_t *)lines->at[1];
     return (struct fetch){{first + number * LINE, second + number * LINE}, LINE};
 }
@@ -227,11 +230,7 @@ ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const s
     size_t step = whole ? 2 * LINE : (size_t)tile->page_tokens * 2;
     for (uint32_t r = 0; r < run_count; r++) {
         __m256i sum[4][2];
-        struct fetch fetch = stream_fetch(lines, (size_t)r * (dim / 8));
-        if (!lines->at[0]) {
-            const int8_t *next = lines->ahead[r].k_lines;
-            fetch = (struct fetch){{next, next + LINE}, step};
-        }
+        struct fetch fetch = fetch_of(lines, (size_t)r * (dim / 8), lines->ahead[r].k_lines, step);
         sums_clear(nq, 2, sum);
         pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim, fetch, sum);
 #pragma GCC unroll 2
@@ -300,11 +299,8 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *ru
     sums_clear(nq, nv, sum);
     for (uint32_t r = 0; r < run_count; r++) {
         /* behind what scores asked for */
-        struct fetch fetch = stream_fetch(lines, (size_t)RUNS * (dim / 8 + lane / RUN * 2) + r * 2);
-        if (!lines->at[0]) {
-            const int8_t *next = lines->ahead[r].v + (size_t)lane * RUN;
-            fetch = (struct fetch){{next, next + LINE}, (size_t)2 * LINE};
-        }
+        struct fetch fetch = fetch_of(lines, (size_t)RUNS * (dim / 8 + lane / RUN * 2) + r * 2,
+                                      lines->ahead[r].v + (size_t)lane * RUN, (size_t)2 * LINE);
         pairs_add(nq, nv, runs[r].v + (size_t)lane * 2, (size_t)dim * 2, RUN / 2, weight + r * RUN,
                   ATTENTION_BLOCK, fetch, sum);
     }
@@ -415,7 +411,8 @@ static void block_heads(const struct cpu_attention_tile *tile, const struct quer
     memcpy(own, runs, sizeof own);
     for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
         struct lines lines = {.ahead = own};
-        streams_find(tile, begin, last, head, lines.at);
+        if (seen >= ATTENTION_BLOCK) /* a sequence's last block asks for nothing */
+            streams_find(tile, begin, last, head, lines.at);
         uint32_t nq;
         for (uint32_t g = 0; g < tile->group; g += nq, state += nq) {
             nq = chunk_heads(tile->group - g);
