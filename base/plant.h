@@ -20,7 +20,8 @@
     X(ROUTER_WAITS, "the router waits for a node whose queue is full")                             \
     X(GAPS_PASS, "a message is taken although one before it is missing")                           \
     X(FLIPS_PASS, "a message is taken although its checksum is wrong")                             \
-    X(STOPS_LATE, "a node works on for seconds after its router has given it up")
+    X(STOPS_LATE, "a node works on for seconds after its router has given it up")                  \
+    X(PAGE_NOT_OPENED, "a sequence that comes back goes on in a page as if it had opened it")
 
 enum plant {
     PLANT_NOTHING,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/huge.h"
+#include "base/plant.h"
 
 static const struct sm_state states[] = {
     [WORK_FREE] = {"free", SM_TO(WORK_WAITING) | SM_TO(WORK_HOLDING)},
@@ -213,7 +214,7 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
     state_enter(work);
     if (to == WORK_FREE)
         list_remove(&work->attempt_link);
-    work->page_written = 0;
+    work->page_written = PLANTED(PAGE_NOT_OPENED) ? work->page_written : 0;
     work->state_since_ns = now_ns;
 }
 
