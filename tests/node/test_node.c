@@ -676,8 +676,11 @@ TEST(node, nodes_of_different_versions_hand_over)
             heard_equal(&fixture->heard[2][round], &fixture->heard[1][round], ANSWER);
             CHECK_INT(fixture->heard[1][round].reports[REPORT(JOINED)], 1);
         }
-        for (int node = 0; node < 3; node++)
-            CHECK_INT(node_stale_frames(fixture->nodes[node]), 0);
+        for (int node = 0; node < 3; node++) {
+            const struct kv_counters *counters = kv_links_counters(fixture->nodes[node]->links);
+            /* but a HELLO that comes before the router's word of its sender is one */
+            CHECK_INT(node_stale_frames(fixture->nodes[node]) - counters->stale[KV_FRAME_HELLO], 0);
+        }
         fixture_check_rest(fixture);
         fixture_stop(fixture);
     }
