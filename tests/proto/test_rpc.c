@@ -269,6 +269,7 @@ TEST(rpc, server_cancel_reaches_the_client)
     rpc_call_cancel(f.echo.last_call);
     fixture_wait(&f, &seen.closed);
     CHECK_INT(seen.code, GRPC_CODE_CANCELLED);
+    fixture_wait(&f, &f.echo.closed); /* either side may hear of it first */
     CHECK_INT(f.echo.closed, 1);
     fixture_finish(&f);
 }
