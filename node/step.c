@@ -125,14 +125,28 @@ static struct work *prompt_next(const struct node *node, struct list *at, bool k
     return NULL;
 }
 
-/* Everything that could compute now, in the order that batch_plan wants: what decodes, then prompts, each by age. A prompt
- * whose last rows are with the engine decodes already. What decodes grows here: `short_out` says that somebody has begun to wait for
- * a page. */
-static uint32_t candidates_list(struct node *node, bool *short_out)
+/* Everything that could compute now, as batch_plan wants it. */
+struct ready {
+    uint32_t decode_count, candidate_count; /* in the loop's shares and candidates */
+    bool short_of_pages;                    /* somebody has begun to wait for a page */
+};
+
+static void decode_ready(struct node *node, struct ready *ready, const struct work *work,
+                         uint64_t age)
 {
-    struct batch_candidate *candidates = node->steps.candidates;
+    struct step_loop *steps = &node->steps;
+    if (work->alone)
+        steps->candidates[ready->candidate_count++] = candidate_of(work, age, 0);
+    else if (ready->decode_count < batch_decode_max(&steps->limits))
+        steps->shares[ready->decode_count++] =
+            (struct batch_share){.index = work->index, .rows = 1};
+}
+
+/* What decodes, and grows here, then prompts, each by age. A prompt whose last rows are with the engine decodes already. */
+static struct ready ready_list(struct node *node)
+{
+    struct ready ready = {0};
     struct list *prompts = &node->table.states[WORK_PROMPT];
-    uint32_t count = 0;
     struct work *early = prompt_next(node, prompts->next, false);
     const struct work_turn *turns = node->table.decoding;
     uint32_t turn_count = node->table.state_counts[WORK_DECODING];
@@ -144,21 +158,21 @@ static uint32_t candidates_list(struct node *node, bool *short_out)
             ahead_growth(node, turns[i + AHEAD].work);
         for (; early && early->age < turns[i].age;
              early = prompt_next(node, early->link.next, false))
-            candidates[count++] = candidate_of(early, early->age, 0);
+            decode_ready(node, &ready, early, early->age);
         if (!rows_known(work) && !next_row_ready(node, work))
             continue;
         if (row_has_page(node, work) || grow_row(node, work))
-            candidates[count++] = candidate_of(work, turns[i].age, 0);
+            decode_ready(node, &ready, work, turns[i].age);
         else
-            *short_out = true;
+            ready.short_of_pages = true;
     }
     for (; early; early = prompt_next(node, early->link.next, false))
-        candidates[count++] = candidate_of(early, early->age, 0);
+        decode_ready(node, &ready, early, early->age);
     for (struct work *work = prompt_next(node, prompts->next, true); work;
          work = prompt_next(node, work->link.next, true))
-        candidates[count++] =
+        node->steps.candidates[ready.candidate_count++] =
             candidate_of(work, work->age, work_total(work) - work->rows_submitted);
-    return count;
+    return ready;
 }
 
 /* Rows up to `end` change their pages. A sequence that decodes has no copies: its page has been said to be changed by the row before.
@@ -331,18 +345,17 @@ static uint32_t rows_add(struct node *node, struct step_record *record,
 static bool step_submit_one(struct node *node)
 {
     struct step_loop *steps = &node->steps;
-    bool short_of_pages = false;
-    uint32_t candidate_count = candidates_list(node, &short_of_pages);
-    if (short_of_pages) { /* now, as nothing may be in flight that would wake the loop */
+    struct ready ready = ready_list(node);
+    if (ready.short_of_pages) { /* now, as nothing may be in flight that would wake the loop */
         node_pages_give(node);
-        candidate_count = candidates_list(node, &short_of_pages);
+        ready = ready_list(node);
     }
-    if (!candidate_count)
+    if (!ready.decode_count && !ready.candidate_count)
         return false;
     steps->limits.beside_rows =
         batch_beside_rows(&steps->pace, steps->gap_ns, steps->limits.page_tokens);
     uint32_t share_count = batch_plan(&steps->batch, &steps->limits, steps->candidates,
-                                      candidate_count, steps->shares);
+                                      ready.candidate_count, ready.decode_count, steps->shares);
     struct engine_step *step = share_count ? engine_step_begin(node->engine) : NULL;
     if (!step)
         return false;

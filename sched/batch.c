@@ -3,13 +3,6 @@
 
 #include <assert.h>
 
-/* Whether two neighbours stand in order: decoding before prompts, then by age. */
-static bool in_order(const struct batch_candidate *left, const struct batch_candidate *right)
-{
-    bool left_prompt = left->rows_left > 0, right_prompt = right->rows_left > 0;
-    return left_prompt == right_prompt ? left->age <= right->age : right_prompt;
-}
-
 static uint32_t min_u32(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
@@ -69,42 +62,35 @@ static void divide(const struct batch_limits *limits, const struct batch_candida
     }
 }
 
-/* Plans over candidates that may share a step, sorted. */
-static uint32_t plan(const struct batch_limits *limits, const struct batch_candidate *candidates,
-                     uint32_t count, struct batch_share *shares_out)
+/* Prompts beside `used` rows that decode. */
+static uint32_t plan(const struct batch_limits *limits, const struct batch_candidate *prompts,
+                     uint32_t count, uint32_t used, struct batch_share *shares_inout)
 {
-    uint32_t used = 0, room = min_u32(count, min_u32(limits->sequences_max, limits->rows_max));
-    for (; used < room && !candidates[used].rows_left; used++)
-        shares_out[used] = (struct batch_share){.index = candidates[used].index, .rows = 1};
-    uint32_t at = used, rows = limits->rows_max - used;
-    while (at < count && !candidates[at].rows_left)
-        at++; /* decoders that found no room this time */
-    uint32_t prompts = min_u32(count - at, limits->sequences_max - used);
+    uint32_t rows = limits->rows_max - used;
     if (used && limits->beside_rows)
         rows = min_u32(rows, limits->beside_rows);
-    divide(limits, candidates + at, prompts, rows, shares_out + used);
+    count = min_u32(count, limits->sequences_max - used);
+    divide(limits, prompts, count, rows, shares_inout + used);
     uint32_t kept = used;
-    for (uint32_t i = 0; i < prompts; i++)
-        if (shares_out[used + i].rows)
-            shares_out[kept++] = shares_out[used + i];
+    for (uint32_t i = 0; i < count; i++)
+        if (shares_inout[used + i].rows)
+            shares_inout[kept++] = shares_inout[used + i];
     return kept;
 }
 
 uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
-                    struct batch_candidate *candidates, uint32_t count,
-                    struct batch_share *shares_out)
+                    struct batch_candidate *candidates, uint32_t count, uint32_t decode_count,
+                    struct batch_share *shares_inout)
 {
-    /* the lonely ones to the end; the oldest of them is the one whose turn may come */
+    assert(decode_count <= batch_decode_max(limits));
+    /* the lonely ones out; the oldest of them is the one whose turn may come */
     uint32_t together = 0, alone_count = 0;
     struct batch_candidate lonely = {0};
-    while (together < count && !candidates[together].alone) {
-        assert(!together || in_order(&candidates[together - 1], &candidates[together]));
-        together++;
-    }
-    for (uint32_t i = together; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         const struct batch_candidate *candidate = &candidates[i];
         if (!candidate->alone) {
-            assert(!together || in_order(&candidates[together - 1], candidate));
+            assert(candidate->rows_left);
+            assert(!together || candidates[together - 1].age <= candidate->age);
             if (together != i)
                 candidates[together] = *candidate;
             together++;
@@ -113,14 +99,15 @@ uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits
         if (!alone_count++ || candidate->age < lonely.age)
             lonely = *candidate;
     }
-    if (alone_count && (!together || !state->alone_last)) {
-        state->alone_last = true;
-        return plan(limits, &lonely, 1, shares_out);
+    bool its_turn = alone_count && (!(decode_count + together) || !state->alone_last);
+    state->alone_last = its_turn;
+    if (its_turn && !lonely.rows_left) {
+        shares_inout[0] = (struct batch_share){.index = lonely.index, .rows = 1};
+        return 1;
     }
-    state->alone_last = false;
-    if (!together)
-        return 0;
-    return plan(limits, candidates, together, shares_out);
+    if (its_turn)
+        return plan(limits, &lonely, 1, 0, shares_inout);
+    return plan(limits, candidates, together, decode_count, shares_inout);
 }
 
 /* --- pace --- */

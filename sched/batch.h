@@ -33,12 +33,13 @@ struct batch_limits {
     uint32_t beside_rows; /* prompt rows of a step that decodes too; 0: no bound but rows_max */
 };
 
-/* One sequence that could compute now. */
+/* A prompt that could compute now, or a sequence that is to run alone. */
 struct batch_candidate {
-    uint64_t age;       /* admission number; lower is older */
-    uint32_t index;     /* the caller's */
-    uint32_t rows_left; /* of the prompt, not computed yet; 0: it decodes, one row */
-    uint32_t position;  /* of its next row */
+    uint64_t age;   /* admission number; lower is older */
+    uint32_t index; /* the caller's */
+    uint32_t
+        rows_left;     /* of the prompt, not computed yet; 0: it decodes, one row (only if alone) */
+    uint32_t position; /* of its next row */
     bool alone;
 };
 
@@ -52,13 +53,20 @@ struct batch_state {
     bool alone_last;
 };
 
-/* Plans one step. `candidates` come in order, those that decode before prompts, each by age, so that
- * the plan is a function of the set alone; those that run alone may stand anywhere. The array is
- * scratch afterwards. `shares_out` has room for `limits->sequences_max`. Decode rows come first in
- * it, then prompts, each by age. Returns the number of shares; 0: nothing to do. */
+/* The rows that decode in one step: as many of the oldest as this. */
+static inline uint32_t batch_decode_max(const struct batch_limits *limits)
+{
+    return limits->sequences_max < limits->rows_max ? limits->sequences_max : limits->rows_max;
+}
+
+/* Plans one step. What decodes stands in `shares_inout` already, one row each by age, `decode_count` of them (at most
+ * batch_decode_max): there are many, and nothing is to decide about them. `candidates` are the others, in order of age, so
+ * that the plan is a function of the set alone; those that run alone may stand anywhere. That array is scratch afterwards. The
+ * shares, with room for `limits->sequences_max`, are what decodes and then prompts, by age; or the one whose turn alone it is.
+ * Returns how many; 0: nothing to do. */
 uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
-                    struct batch_candidate *candidates, uint32_t count,
-                    struct batch_share *shares_out);
+                    struct batch_candidate *candidates, uint32_t count, uint32_t decode_count,
+                    struct batch_share *shares_inout);
 
 /* How long rows take here, by the steps that have ended. */
 struct batch_pace {

@@ -97,7 +97,6 @@ struct policy {
     struct sequence sequences[SEQUENCES];
     uint32_t pages[SEQUENCES][WHOLE_PAGES], ids[SEQUENCES][PROMPT + ANSWER];
     uint32_t order[SEQUENCES]; /* by age */
-    struct batch_candidate candidates[SEQUENCES];
     struct batch_share shares[SEQUENCES];
     uint64_t age;
 };
@@ -176,15 +175,14 @@ static void policy_step(struct policy *p)
         struct sequence *s = &p->sequences[p->order[i]];
         if (s->total > s->page_count * PAGE_TOKENS)
             take(p, s, p->order[i], 1);
-        p->candidates[i] =
-            (struct batch_candidate){.age = s->age, .index = p->order[i], .position = s->total - 1};
+        p->shares[i] = (struct batch_share){.index = p->order[i], .rows = 1};
     }
     uint32_t gone_hashes, added_hashes;
     bool reset;
     if (prefix_changes_count(&p->prefix) >= TOLD) /* as a node tells its router */
         prefix_changes_take(&p->prefix, TOLD, told_gone, &gone_hashes, told_added, &added_hashes,
                             &reset);
-    if (batch_plan(&p->batch, &limits, p->candidates, SEQUENCES, p->shares) != SEQUENCES)
+    if (batch_plan(&p->batch, &limits, NULL, 0, SEQUENCES, p->shares) != SEQUENCES)
         die("the plan left somebody out");
 }
 
@@ -271,13 +269,13 @@ void __real_step_complete(struct node *node);
 void __real_step_submit(struct node *node);
 uint32_t __real_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
                            struct batch_candidate *candidates, uint32_t count,
-                           struct batch_share *shares);
+                           uint32_t decode_count, struct batch_share *shares);
 enum status __real_engine_submit(struct engine_step *step);
 void __wrap_step_complete(struct node *node);
 void __wrap_step_submit(struct node *node);
 uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
                            struct batch_candidate *candidates, uint32_t count,
-                           struct batch_share *shares);
+                           uint32_t decode_count, struct batch_share *shares);
 enum status __wrap_engine_submit(struct engine_step *step);
 
 void __wrap_step_complete(struct node *node)
@@ -300,10 +298,11 @@ void __wrap_step_submit(struct node *node)
 
 uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
                            struct batch_candidate *candidates, uint32_t count,
-                           struct batch_share *shares)
+                           uint32_t decode_count, struct batch_share *shares)
 {
     part_end(PART_LIST);
-    uint32_t share_count = __real_batch_plan(batch, limits, candidates, count, shares);
+    uint32_t share_count =
+        __real_batch_plan(batch, limits, candidates, count, decode_count, shares);
     part_end(PART_PLAN);
     return share_count;
 }

@@ -21,11 +21,25 @@ static uint32_t rows_of(const struct batch_share *shares, uint32_t count, uint32
     return rows;
 }
 
+/* A plan of candidates in order, those that decode before prompts. */
+static uint32_t plan_of(struct batch_state *state, const struct batch_limits *of,
+                        struct batch_candidate *candidates, uint32_t count,
+                        struct batch_share *shares)
+{
+    uint32_t decode_count = 0, others = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (candidates[i].rows_left || candidates[i].alone)
+            candidates[others++] = candidates[i];
+        else if (decode_count < batch_decode_max(of))
+            shares[decode_count++] = (struct batch_share){.index = candidates[i].index, .rows = 1};
+    return batch_plan(state, of, candidates, others, decode_count, shares);
+}
+
 TEST(batch, nothing_to_do)
 {
     struct batch_state state = {0};
     struct batch_share shares[MANY];
-    CHECK_INT(batch_plan(&state, &limits, NULL, 0, shares), 0);
+    CHECK_INT(plan_of(&state, &limits, NULL, 0, shares), 0);
 }
 
 TEST(batch, decode_rows_come_first_and_the_rest_is_a_prompt)
@@ -37,7 +51,7 @@ TEST(batch, decode_rows_come_first_and_the_rest_is_a_prompt)
         {.age = 3, .index = 12, .position = 77},
         {.age = 1, .index = 10, .rows_left = 1000},
     };
-    uint32_t count = batch_plan(&state, &limits, c, 3, shares);
+    uint32_t count = plan_of(&state, &limits, c, 3, shares);
     CHECK_INT(count, 3);
     CHECK_INT(shares[0].index, 11);
     CHECK_INT(shares[1].index, 12);
@@ -50,17 +64,17 @@ TEST(batch, a_chunk_ends_at_a_page_or_at_the_end)
     struct batch_state state = {0};
     struct batch_share shares[MANY];
     struct batch_candidate c = {.age = 1, .index = 0, .rows_left = 200, .position = 7};
-    CHECK_INT(batch_plan(&state, &limits, &c, 1, shares), 1);
+    CHECK_INT(plan_of(&state, &limits, &c, 1, shares), 1);
     CHECK_INT((7 + shares[0].rows) % 16, 0);
     CHECK_INT(shares[0].rows, 121);
     c = (struct batch_candidate){.age = 1, .index = 0, .rows_left = 3, .position = 128};
-    CHECK_INT(batch_plan(&state, &limits, &c, 1, shares), 1);
+    CHECK_INT(plan_of(&state, &limits, &c, 1, shares), 1);
     CHECK_INT(shares[0].rows, 3);
     /* a budget below a page still moves on */
     struct batch_limits tiny = limits;
     tiny.rows_max = 4;
     c = (struct batch_candidate){.age = 1, .index = 0, .rows_left = 200, .position = 0};
-    CHECK_INT(batch_plan(&state, &tiny, &c, 1, shares), 1);
+    CHECK_INT(plan_of(&state, &tiny, &c, 1, shares), 1);
     CHECK_INT(shares[0].rows, 4);
 }
 
@@ -72,7 +86,7 @@ TEST(batch, chunk_tokens_bounds_one_prompt)
     small.chunk_tokens = 16;
     struct batch_candidate c[] = {{.age = 1, .index = 0, .rows_left = 500},
                                   {.age = 2, .index = 1, .rows_left = 500}};
-    uint32_t count = batch_plan(&state, &small, c, 2, shares);
+    uint32_t count = plan_of(&state, &small, c, 2, shares);
     CHECK_INT(count, 2);
     CHECK_INT(shares[0].rows, 16);
     CHECK_INT(shares[1].rows, 16);
@@ -89,7 +103,7 @@ static uint32_t steps_until_done(struct batch_candidate *live, uint32_t count, u
         for (uint32_t i = 0; i < count; i++)
             if (live[i].rows_left)
                 c[live_count++] = live[i];
-        uint32_t planned = batch_plan(&state, &limits, c, live_count, shares);
+        uint32_t planned = plan_of(&state, &limits, c, live_count, shares);
         uint32_t rows = 0;
         for (uint32_t i = 0; i < planned; i++) {
             rows += shares[i].rows;
@@ -126,7 +140,7 @@ TEST(batch, a_long_prompt_is_not_starved_by_short_ones)
         struct batch_share shares[MANY];
         for (uint32_t i = 1; i < 9; i++)
             c[i] = (struct batch_candidate){.age = 100 + steps, .index = i, .rows_left = 40};
-        uint32_t count = batch_plan(&state, &limits, c, 9, shares);
+        uint32_t count = plan_of(&state, &limits, c, 9, shares);
         uint32_t rows = rows_of(shares, count, 0);
         CHECK(rows >= 48);
         live.rows_left -= rows;
@@ -144,7 +158,7 @@ TEST(batch, alone_is_alone_and_takes_turns)
         struct batch_candidate c[] = {{.age = 1, .index = 0, .position = 9},
                                       {.age = 2, .index = 1, .position = 9, .alone = true},
                                       {.age = 3, .index = 2, .rows_left = 50}};
-        uint32_t count = batch_plan(&state, &limits, c, 3, shares);
+        uint32_t count = plan_of(&state, &limits, c, 3, shares);
         if (rows_of(shares, count, 1)) {
             CHECK_INT(count, 1);
             alone++;
@@ -166,18 +180,18 @@ TEST(batch, beside_decoding_prompts_keep_to_their_rows)
     struct batch_candidate c[] = {{.age = 5, .index = 0, .position = 9},
                                   {.age = 1, .index = 1, .rows_left = 500},
                                   {.age = 2, .index = 2, .rows_left = 500}};
-    uint32_t count = batch_plan(&state, &l, c, 3, shares);
+    uint32_t count = plan_of(&state, &l, c, 3, shares);
     CHECK_INT(rows_of(shares, count, 0), 1);
     CHECK_INT(rows_of(shares, count, 1) + rows_of(shares, count, 2), 32);
     /* nothing decodes: the whole step is theirs */
     struct batch_candidate prompts[] = {{.age = 1, .index = 1, .rows_left = 500},
                                         {.age = 2, .index = 2, .rows_left = 500}};
-    count = batch_plan(&state, &l, prompts, 2, shares);
+    count = plan_of(&state, &l, prompts, 2, shares);
     CHECK_INT(rows_of(shares, count, 1) + rows_of(shares, count, 2), 128);
     /* a sequence that is alone and decodes has nobody beside it */
     struct batch_candidate alone[] = {{.age = 1, .index = 1, .rows_left = 500, .alone = true}};
     state.alone_last = false;
-    count = batch_plan(&state, &l, alone, 1, shares);
+    count = plan_of(&state, &l, alone, 1, shares);
     CHECK_INT(rows_of(shares, count, 1), 128);
 }
 
@@ -258,7 +272,7 @@ TEST(batch, random_plans_keep_the_limits)
                                          .position = (seed >> 20) % 300};
         }
         qsort(c, count, sizeof c[0], in_order);
-        uint32_t planned = batch_plan(&state, &l, c, count, shares), rows = 0;
+        uint32_t planned = plan_of(&state, &l, c, count, shares), rows = 0;
         CHECK(planned <= l.sequences_max && (planned > 0 || !count));
         bool seen[MANY] = {false};
         uint32_t prompt_rows = 0, decode_rows = 0;
