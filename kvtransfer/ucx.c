@@ -592,7 +592,7 @@ static enum status context_create(struct ucx_xfer *ucx, const struct xfer_option
         {"PORT_RANGE", shm || rdma ? NULL : options->port_range},
         /* else the loop would sit in connect(2) for as long as a peer's filter drops our SYN */
         {"CONN_NB", shm || rdma ? NULL : "y"},
-        /* one event at a time: what the first of several does may end the endpoint of the next, and UCX ends the process then */
+        /* one event at a time: by its source, what the first of several does may end the endpoint of the next, which UCX does not expect (a process ended so once) */
         {"MAX_POLL", shm || rdma ? NULL : "1"},
         {"RNDV_SCHEME", rdma ? "get_zcopy" : NULL}, /* D reads; a frozen P has nothing to write */
         {"PROTO_ENABLE", "n"},
