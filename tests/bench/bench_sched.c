@@ -15,6 +15,8 @@
  *     _plan       the batch's plan
  *     _build      block tables, rows and sampling parameters, where the engine reads them
  *     _batch      list, plan and build together, beside the bound
+ * sched32_node... the same with 32 sequences
+ *
  * Not part of it, and shown apart: sched1024_submit, the engine's own handing over to its threads; sched1024_send, a message to the
  * router with one token of each sequence, built and packed as outbox_flush does, without gRPC.
  *
@@ -248,9 +250,8 @@ static void refused(void *context, const struct err *err)
 
 /* What a round spent on each part: cut at the calls from one to the next, of which the linker's --wrap tells. */
 enum part { PART_DONE, PART_LIST, PART_PLAN, PART_BUILD, PART_SUBMIT, PART_COUNT };
-static const char *const part_ids[PART_COUNT] = {"sched1024_node_done", "sched1024_node_list",
-                                                 "sched1024_node_plan", "sched1024_node_build",
-                                                 "sched1024_submit"};
+static const char *const part_names[PART_COUNT] = {"node_done", "node_list", "node_plan",
+                                                   "node_build", "submit"};
 static double part_us[PART_COUNT], part_begin;
 static uint32_t submitted, completed;
 
@@ -357,7 +358,21 @@ static void send_run(struct bench *bench)
                                             .lower_is_better = true});
 }
 
-static void node_run(struct bench *bench, const char *path)
+/* The median step's; a bound where it is `bounded`. */
+static void node_add(struct bench *bench, uint32_t sequences, const char *name, double *us,
+                     uint32_t count, bool bounded)
+{
+    char id[64];
+    snprintf(id, sizeof id, "sched%u_%s", sequences, name);
+    bench_add(bench, &(struct bench_record){.id = id,
+                                            .value = median(us, count),
+                                            .unit = "us/step",
+                                            .limit_name = bounded ? "a step's bound, us" : NULL,
+                                            .limit = limit_us,
+                                            .lower_is_better = true});
+}
+
+static void node_run(struct bench *bench, const char *path, uint32_t sequences)
 {
     static uint32_t ids[64];
     static double us[STEPS], batch_us[STEPS], parts_us[PART_COUNT][STEPS];
@@ -374,10 +389,10 @@ static void node_run(struct bench *bench, const char *path)
                                             .compute = KERN_COMPUTE_INT8,
                                             .kv_type = KERN_KV_F16,
                                             .page_tokens = PAGE_TOKENS,
-                                            .kv_pages = SEQUENCES * 32,
-                                            .rows_max = 2 * SEQUENCES,
-                                            .seqs_max = SEQUENCES,
-                                            .slots_max = SEQUENCES + 64};
+                                            .kv_pages = sequences * 32,
+                                            .rows_max = 2048,
+                                            .seqs_max = sequences,
+                                            .slots_max = sequences + 64};
     struct node_options options = {.router = {.host = "127.0.0.1", .port = 1},
                                    .role = NODE_ROLE_MIXED,
                                    .reserve = NODE_RESERVE_NEED,
@@ -407,7 +422,7 @@ static void node_run(struct bench *bench, const char *path)
                                .left = nothing};
     if (node_create(&parts, &node, &err))
         die(err.message);
-    for (uint32_t i = 0; i < SEQUENCES; i++) {
+    for (uint32_t i = 0; i < sequences; i++) {
         Baton__Node__V1__AttemptId id = BATON__NODE__V1__ATTEMPT_ID__INIT;
         Baton__Node__V1__Sampling sampling = BATON__NODE__V1__SAMPLING__INIT;
         Baton__Node__V1__Assign assign = BATON__NODE__V1__ASSIGN__INIT;
@@ -432,7 +447,7 @@ static void node_run(struct bench *bench, const char *path)
         uint32_t decoding = work_count(&node->table, SM_TO(WORK_DECODING));
         if (rounds > 100000 || (!decoding && count))
             die("the sequences do not decode");
-        if (submitted != 1 || completed != 1 || decoding != SEQUENCES || rounds <= WARM_STEPS)
+        if (submitted != 1 || completed != 1 || decoding != sequences || rounds <= WARM_STEPS)
             continue;
         us[count] = 0;
         for (int i = 0; i < PART_COUNT; i++) {
@@ -442,21 +457,11 @@ static void node_run(struct bench *bench, const char *path)
         batch_us[count] = part_us[PART_LIST] + part_us[PART_PLAN] + part_us[PART_BUILD];
         count++;
     }
-    bench_add(bench, &(struct bench_record){.id = "sched1024_node",
-                                            .value = median(us, count),
-                                            .unit = "us/step",
-                                            BENCH_LIMIT("a step's bound, us", limit_us),
-                                            .lower_is_better = true});
-    bench_add(bench, &(struct bench_record){.id = "sched1024_node_batch",
-                                            .value = median(batch_us, count),
-                                            .unit = "us/step",
-                                            BENCH_LIMIT("a step's bound, us", limit_us),
-                                            .lower_is_better = true});
+    parts_on = false;
+    node_add(bench, sequences, "node", us, count, sequences == SEQUENCES);
+    node_add(bench, sequences, "node_batch", batch_us, count, sequences == SEQUENCES);
     for (int i = 0; i < PART_COUNT; i++)
-        bench_add(bench, &(struct bench_record){.id = part_ids[i],
-                                                .value = median(parts_us[i], count),
-                                                .unit = "us/step",
-                                                .lower_is_better = true});
+        node_add(bench, sequences, part_names[i], parts_us[i], count, false);
     node_destroy(node);
     rpc_destroy(rpc);
     xfer_hub_destroy(hub);
@@ -477,7 +482,8 @@ int main(int argc, char **argv)
         return 2;
     }
     policy_run(&bench);
-    node_run(&bench, argv[1]);
+    node_run(&bench, argv[1], SEQUENCES);
+    node_run(&bench, argv[1], 32);
     send_run(&bench);
     return bench_end(&bench);
 }
