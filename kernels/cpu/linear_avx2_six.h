@@ -84,21 +84,67 @@ static inline struct offsets block_offsets(const struct cpu_acts *acts, size_t b
     high("320", "352", "64", "96") SIX_ROWS(SIX_ROW, "20")         \
     high("384", "416", "128", "160") SIX_ROWS(SIX_ROW, "24")       \
     high("448", "480", "192", "224") SIX_ROWS(SIX_ROW, "28")
-#define SIX_END(da, v0, s0, s1, c0, c1)                \
+/* A block's end, in steps of a row: 16 bits widened, v0 added, times (k, M), to float, the chain, and back to memory. */
+#define SIX_WIDEN(s0, s1)                              \
     "vpmaddwd %%ymm15, %%ymm" s0 ", %%ymm" s0 "\n\t"   \
-    "vpmaddwd %%ymm15, %%ymm" s1 ", %%ymm" s1 "\n\t"   \
+    "vpmaddwd %%ymm15, %%ymm" s1 ", %%ymm" s1 "\n\t"
+#define SIX_START(v0, s0, s1)                          \
     "vpbroadcastd " v0 ", %%ymm14\n\t"                 \
     "vpaddd %%ymm14, %%ymm" s0 ", %%ymm" s0 "\n\t"     \
-    "vpaddd %%ymm14, %%ymm" s1 ", %%ymm" s1 "\n\t"     \
+    "vpaddd %%ymm14, %%ymm" s1 ", %%ymm" s1 "\n\t"
+#define SIX_SCALE(s0, s1)                              \
     "vpmaddwd %%ymm12, %%ymm" s0 ", %%ymm" s0 "\n\t"   \
-    "vpmaddwd %%ymm13, %%ymm" s1 ", %%ymm" s1 "\n\t"   \
-    "vbroadcastss " da ", %%ymm14\n\t"                 \
+    "vpmaddwd %%ymm13, %%ymm" s1 ", %%ymm" s1 "\n\t"
+#define SIX_FLOAT(s0, s1)                              \
     "vcvtdq2ps %%ymm" s0 ", %%ymm" s0 "\n\t"           \
-    "vcvtdq2ps %%ymm" s1 ", %%ymm" s1 "\n\t"           \
+    "vcvtdq2ps %%ymm" s1 ", %%ymm" s1 "\n\t"
+#define SIX_CHAIN(da, s0, s1, c0, c1)                  \
+    "vbroadcastss " da ", %%ymm14\n\t"                 \
     "vfmadd213ps " c0 "(%[chain]), %%ymm14, %%ymm" s0 "\n\t" \
-    "vfmadd213ps " c1 "(%[chain]), %%ymm14, %%ymm" s1 "\n\t" \
+    "vfmadd213ps " c1 "(%[chain]), %%ymm14, %%ymm" s1 "\n\t"
+#define SIX_STORE(s0, s1, c0, c1)                      \
     "vmovaps %%ymm" s0 ", " c0 "(%[chain])\n\t"        \
     "vmovaps %%ymm" s1 ", " c1 "(%[chain])\n\t"
+/* Each step two rows behind the one before: what a step waits for is done when its turn comes. */
+#define SIX_END                                        \
+    SIX_WIDEN("0", "1")                                \
+    SIX_WIDEN("2", "3")                                \
+    SIX_START("(%[v0])", "0", "1")                     \
+    SIX_WIDEN("4", "5")                                \
+    SIX_START("(%[v0],%[ld])", "2", "3")               \
+    SIX_WIDEN("6", "7")                                \
+    SIX_SCALE("0", "1")                                \
+    SIX_START("(%[v0],%[ld],2)", "4", "5")             \
+    SIX_WIDEN("8", "9")                                \
+    SIX_SCALE("2", "3")                                \
+    SIX_START("(%[v0],%[ld3])", "6", "7")              \
+    SIX_WIDEN("10", "11")                              \
+    SIX_FLOAT("0", "1")                                \
+    SIX_SCALE("4", "5")                                \
+    SIX_START("(%[v0],%[ld],4)", "8", "9")             \
+    "lea (%[v0],%[ld]), %[y]\n\t"                      \
+    SIX_FLOAT("2", "3")                                \
+    SIX_SCALE("6", "7")                                \
+    SIX_START("(%[y],%[ld],4)", "10", "11")            \
+    SIX_CHAIN("(%[da])", "0", "1", "0", "32")          \
+    SIX_FLOAT("4", "5")                                \
+    SIX_SCALE("8", "9")                                \
+    SIX_CHAIN("(%[da],%[ld])", "2", "3", "64", "96")   \
+    SIX_FLOAT("6", "7")                                \
+    SIX_SCALE("10", "11")                              \
+    SIX_STORE("0", "1", "0", "32")                     \
+    SIX_CHAIN("(%[da],%[ld],2)", "4", "5", "128", "160") \
+    SIX_FLOAT("8", "9")                                \
+    SIX_STORE("2", "3", "64", "96")                    \
+    SIX_CHAIN("(%[da],%[ld3])", "6", "7", "192", "224") \
+    SIX_FLOAT("10", "11")                              \
+    SIX_STORE("4", "5", "128", "160")                  \
+    SIX_CHAIN("(%[da],%[ld],4)", "8", "9", "256", "288") \
+    "lea (%[da],%[ld]), %[y]\n\t"                      \
+    SIX_STORE("6", "7", "192", "224")                  \
+    SIX_CHAIN("(%[y],%[ld],4)", "10", "11", "320", "352") \
+    SIX_STORE("8", "9", "256", "288")                  \
+    SIX_STORE("10", "11", "320", "352")
 #define SIX_ASK                                        \
     "prefetcht0 1024(%[record])\n\t"                   \
     "prefetcht0 1088(%[record])\n\t"                   \
@@ -123,15 +169,7 @@ static inline struct offsets block_offsets(const struct cpu_acts *acts, size_t b
             "vmovdqa %[ones], %%ymm15\n\t"                                                       \
             "vmovdqu 256(%[record]), %%ymm12\n\t"                                                \
             "vmovdqu 288(%[record]), %%ymm13\n\t"                                                \
-            SIX_END("(%[da])", "(%[v0])", "0", "1", "0", "32")                                   \
-            SIX_END("(%[da],%[ld])", "(%[v0],%[ld])", "2", "3", "64", "96")                      \
-            SIX_END("(%[da],%[ld],2)", "(%[v0],%[ld],2)", "4", "5", "128", "160")                \
-            SIX_END("(%[da],%[ld3])", "(%[v0],%[ld3])", "6", "7", "192", "224")                  \
-            SIX_END("(%[da],%[ld],4)", "(%[v0],%[ld],4)", "8", "9", "256", "288")                \
-            "lea (%[da],%[ld]), %[y]\n\t"                                                        \
-            "add %[ld], %[v0]\n\t"                                                               \
-            SIX_END("(%[y],%[ld],4)", "(%[v0],%[ld],4)", "10", "11", "320", "352")               \
-            "sub %[ld], %[v0]\n\t"                                                               \
+            SIX_END                                                                              \
             "add $32, %[x]\n\t"                                                                  \
             "add $4, %[da]\n\t"                                                                  \
             "add $4, %[v0]\n\t"                                                                  \
