@@ -5,6 +5,9 @@
 
 Each TAP line is one test. A program that ends with an error, early, or with fewer lines than its plan is a failure of its
 own, so that nothing that crashed can pass for "no failures".
+
+Of a failed test everything is printed that it said: the comments before its line (ours), the block behind it (Criterion's),
+and what its program wrote to stderr (sanitizers' reports, assertions).
 """
 import json
 import os
@@ -15,12 +18,30 @@ LINE = re.compile(r"(not )?ok\b\s*(\d+)?\s*(?:-\s*)?(.*)")
 PLAN = re.compile(r"1\.\.(\d+)")
 STATUS = re.compile(r"# status (\d+)$")
 TIME = re.compile(r"\s*(\(\d+\.\d+s\)|# \d+\.\d+ s)\s*$")
+SIGNAL = re.compile(r"(\S+) ((?:unexpected signal|timed out).*)")  # how Criterion ends a name
+LINES_MAX = 60  # of what one test, or one program, said
+
+
+def block_reason(block):
+    """The first failed check of the block that Criterion writes behind a failed test, in one line."""
+    failures = [line.strip() for line in block if line.strip() not in ("---", "...", "failures:")]
+    words = [line.removeprefix("- ").removesuffix(" |+") for line in failures if not line.startswith("assertions:")]
+    return " ".join(words[:2]) or "ended early, at no check"
 
 
 def parse_tap(text):
-    """Results as (outcome, name, reason), and the plan's count (None: no plan)."""
-    results, plan, reason_before = [], None, ""
+    """Results as (outcome, name, reason, lines that the test said), and the plan's count (None: no plan)."""
+    results, plan, reason_before, said, block = [], None, "", [], None
     for line in text.splitlines():
+        if block is None and line == "  ---" and results and results[-1][0] == "failed":
+            block = []
+        if block is not None:
+            block.append(line)
+            if line == "  ...":
+                outcome, name, reason, before = results[-1]
+                results[-1] = (outcome, name, block_reason(block), before + block)
+                block = None
+            continue
         match = PLAN.match(line)
         if match and plan is None:
             plan = int(match.group(1))
@@ -30,27 +51,35 @@ def parse_tap(text):
             continue
         match = LINE.match(line)
         if not match:
+            said.append(line)
             continue
         name, _, reason = match.group(3).partition("# SKIP")
         skipped = "# SKIP" in match.group(3)
         name = TIME.sub("", name.strip())
         outcome = "failed" if match.group(1) else "skipped" if skipped else "passed"
-        results.append((outcome, name, (reason.strip() or reason_before) if skipped else ""))
-        reason_before = ""
+        if outcome == "failed":
+            signal = SIGNAL.fullmatch(name)
+            name, why = signal.groups() if signal else (name, said[-1].lstrip("# ") if said else "")
+            results.append((outcome, name, why, said))
+        else:
+            results.append((outcome, name, (reason.strip() or reason_before) if skipped else "", []))
+        reason_before, said = "", []
     return results, plan
 
 
 def judge(program, text, ended_well, how):
     """All results of one program."""
     results, plan = parse_tap(text)
+    tail = text.splitlines()[-LINES_MAX:]
     if plan is None:
         if how == "SKIP":
-            return [("skipped", program, "the test says so")]
-        return results + [("passed" if ended_well else "failed", program, "" if ended_well else how)]
+            return [("skipped", program, "the test says so", [])]
+        return results + [("passed", program, "", []) if ended_well else ("failed", program, how, tail)]
     if len(results) != plan:
-        results.append(("failed", program, f"{len(results)} results of {plan} planned"))
+        after = f", the last of them {results[-1][1]}" if results else ""
+        results.append(("failed", program, f"{how}: {len(results)} results of {plan} planned{after}", tail))
     elif not ended_well and not any(r[0] == "failed" for r in results):
-        results.append(("failed", program, f"all of its tests passed, but it ended with: {how}"))
+        results.append(("failed", program, f"all of its tests passed, but it ended with: {how}", tail))
     return results
 
 
@@ -62,7 +91,13 @@ def read(path):
         for line in text.splitlines():
             entry = json.loads(line)
             how = entry["result"]
-            results += judge(entry["name"], entry.get("stdout") or "", how in ("OK", "EXPECTEDFAIL"), how)
+            of_program = judge(entry["name"], entry.get("stdout") or "", how in ("OK", "EXPECTEDFAIL"), how)
+            errors = (entry.get("stderr") or "").splitlines()
+            if errors and of_program and (failed := [i for i, r in enumerate(of_program) if r[0] == "failed"]):
+                outcome, name, reason, said = of_program[failed[-1]]
+                said = said[-LINES_MAX:] + [f"stderr of {entry['name']}:"] + errors[-LINES_MAX:]
+                of_program[failed[-1]] = (outcome, name, reason, said)
+            results += of_program
         return results
     name = os.path.basename(path).removesuffix(".tap")
     status = STATUS.search(text.rstrip())
@@ -77,13 +112,16 @@ def count(results):
 def group(folder, name, seconds, files):
     results = [r for path in files for r in read(path)]
     with open(os.path.join(folder, name + ".results"), "w") as file:
-        json.dump({"group": name, "results": results}, file)
+        json.dump({"group": name, "results": [r[:3] for r in results]}, file)
     numbers = count(results)
     words = "no tests" if not results else "{passed} passed, {failed} failed, {skipped} skipped".format(**numbers)
     print(f"{name}: {words} ({seconds} s)", flush=True)
-    for outcome, test, reason in results:
+    for outcome, test, reason, said in results:
         if outcome == "failed":
             print(f"  failed: {test}{': ' + reason if reason else ''}")
+            for line in said[-2 * LINES_MAX - 1:]:
+                print(f"    {line}")
+    sys.stdout.flush()
 
 
 def close(folder):

@@ -21,13 +21,22 @@ CASES = [
     ("OK", "1..0\n", (0, 0, 0)),
 ]
 
+# what a failed test said is seen: stdout, stderr, and what the last lines must say
+SAID = [
+    ("1..1\n# a.c:7: x is 3, expected 4\nnot ok 1 - a.b\n", "", "failed: g: a.b: a.c:7: x is 3, expected 4"),
+    ("TAP version 13\n1..1\nnot ok - a::b  (0.00s)\n  ---\n  assertions: 1\n  failures:\n  - a.c:7: |+\n      Assertion failed: x is 3\n"
+     "  ...\n", "", "failed: g: a::b: a.c:7: Assertion failed: x is 3"),
+    ("1..1\nnot ok - a::b unexpected signal after a.c:7\n", "a.c:9: assertion\n", "failed: g: a::b: unexpected signal after a.c:7"),
+    ("1..2\nok 1 - a.b\n", "", "failed: g: t0: FAIL: 1 results of 2 planned, the last of them a.b"),
+]
 
-def counted(cases):
+
+def counted(cases, stderr=""):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "log.json")
         with open(path, "w") as file:
             for i, (result, stdout) in enumerate(cases):
-                file.write(json.dumps({"name": f"t{i}", "result": result, "stdout": stdout}) + "\n")
+                file.write(json.dumps({"name": f"t{i}", "result": result, "stdout": stdout, "stderr": stderr}) + "\n")
         out = io.StringIO()
         with redirect_stdout(out):
             summary.group(folder, "g", "1.0", [path])
@@ -36,7 +45,7 @@ def counted(cases):
 
 
 def main():
-    print(f"1..{len(CASES) + 3}")
+    print(f"1..{len(CASES) + len(SAID) + 4}")
     number = 0
 
     def report(good, name):
@@ -54,6 +63,12 @@ def main():
     all_good &= report(code == 1 and lines[-1] == "0 passed, 0 failed, 0 skipped", "nothing_ran_is_a_failure")
     code, lines = counted([("OK", "1..2\n# skip: no device\nok 1 - a.b # SKIP\nok 2 - a.c\n")])
     all_good &= report("skipped: g: a.b: no device" in lines, "skips_keep_their_reason")
+    for i, (stdout, stderr, want) in enumerate(SAID):
+        code, lines = counted([("FAIL", stdout)], stderr)
+        all_good &= report(want in lines and all("    " + line in lines for line in stderr.splitlines()), f"what_was_said_{i}")
+    code, lines = counted([("FAIL", "1..2\n# of the first\nok 1 - a.b\n# of the second\n# at last\nnot ok 2 - a.c\n")])
+    all_good &= report("    # of the second" in lines and "    # of the first" not in lines and "failed: g: a.c: at last" in lines,
+                       "comments_belong_to_the_result_behind_them")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "x.tap")
         with open(path, "w") as file:

@@ -106,7 +106,11 @@ void fixture_stop(struct fixture *fixture);
 /* Turns the loop until `done` says so; fails the test after 20 s. */
 void fixture_until(struct fixture *fixture, bool (*done)(struct fixture *fixture, void *context),
                    void *context, const char *what);
+/* Turns the loop so long, and at least once for each millisecond: where the processor was taken away for that time, nobody
+ * had the time to do anything. */
 void fixture_turn(struct fixture *fixture, uint64_t for_ns);
+/* For fixture_until: every node has sent a heartbeat over its latest stream, and says that its links are up. */
+bool fixture_all_met(struct fixture *fixture, void *context);
 
 struct assign {
     int node, attempt; /* index into heard; the id is made from it */

@@ -21,6 +21,7 @@ static void echo_open(void *context, struct rpc_call *call)
     struct echo *echo = context;
     echo->opened++;
     echo->last_call = call;
+    echo->last_deadline_ns = rpc_call_deadline_ns(call);
 }
 
 static void echo_closed(void *context, struct rpc_call *call, const struct rpc_end *end)

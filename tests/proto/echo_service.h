@@ -16,6 +16,7 @@ struct echo {
     enum grpc_code last_code;   /* of the call closed last */
     size_t generated;           /* messages that the transport took from Generate */
     struct rpc_call *last_call; /* opened last; dead once closed */
+    uint64_t last_deadline_ns;  /* its deadline, as the server has it */
     const char *
         abort_message; /* set: the next Generate message is followed by an abort with this message */
 };

@@ -1,11 +1,13 @@
 /* See fixture.h. */
 #include "tests/proto/fixture.h"
 
+/* Nothing is measured by it: it ends a test that would hang. */
+static const uint64_t PATIENCE_NS = 100 * NS_PER_S;
+
 static void state_seen(void *context, enum rpc_channel_state state)
 {
     struct fixture *f = context;
-    if (f->state_count < sizeof f->states / sizeof f->states[0])
-        f->states[f->state_count++] = (int)state;
+    f->told[state]++;
 }
 
 void fixture_init(struct fixture *f, const struct rpc_server_options *options)
@@ -39,17 +41,37 @@ void fixture_finish(struct fixture *f)
 
 void fixture_wait(struct fixture *f, const size_t *flag)
 {
-    uint64_t give_up_ns = clock_now_ns() + 10 * NS_PER_S;
-    while (!*flag) {
+    fixture_wait_for(f, flag, 1);
+}
+
+void fixture_wait_for(struct fixture *f, const size_t *counter, size_t least)
+{
+    uint64_t give_up_ns = clock_now_ns() + PATIENCE_NS;
+    while (*counter < least) {
         loop_round(f->loop, 10 * NS_PER_MS);
-        CHECK_MSG(clock_now_ns() < give_up_ns, "nothing happened for 10 s");
+        CHECK_MSG(
+            clock_now_ns() < give_up_ns,
+            "waited %.0f s in vain for the count of %zu, which stands at %zu; server: %zu calls "
+            "opened, %zu closed",
+            (double)PATIENCE_NS / 1e9, least, *counter, f->echo.opened, f->echo.closed);
+    }
+}
+
+void fixture_wait_idle(struct fixture *f)
+{
+    uint64_t give_up_ns = clock_now_ns() + PATIENCE_NS;
+    while (rpc_server_calls(f->server) || f->echo.closed < f->echo.opened) {
+        loop_round(f->loop, 10 * NS_PER_MS);
+        CHECK_MSG(clock_now_ns() < give_up_ns,
+                  "the server has %zu calls still, of %zu opened %zu closed",
+                  rpc_server_calls(f->server), f->echo.opened, f->echo.closed);
     }
 }
 
 void fixture_turn(struct fixture *f, uint64_t duration_ns)
 {
     uint64_t end_ns = clock_now_ns() + duration_ns;
-    while (clock_now_ns() < end_ns)
+    for (uint64_t rounds = 0; clock_now_ns() < end_ns || rounds < duration_ns / NS_PER_MS; rounds++)
         loop_round(f->loop, NS_PER_MS);
 }
 

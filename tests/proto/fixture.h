@@ -19,15 +19,19 @@ struct fixture {
     struct rpc_reflection *reflection;
     struct echo echo;
     char target[64];
-    int states[32]; /* of the channel, as told */
-    size_t state_count;
+    size_t told[RPC_CHANNEL_FAILING + 1]; /* how often each state of the channel was told */
 };
 
 void fixture_init(struct fixture *f, const struct rpc_server_options *options);
 void fixture_finish(struct fixture *f);
 
-/* Turns the loop until `*flag` is not 0; fails the test after 10 s. */
+/* Turns the loop until `*flag` is not 0, or the counter at least so much; fails the test after 100 s. */
 void fixture_wait(struct fixture *f, const size_t *flag);
+void fixture_wait_for(struct fixture *f, const size_t *counter, size_t least);
+/* Turns the loop until every call that the server has seen has ended there. */
+void fixture_wait_idle(struct fixture *f);
+/* Turns the loop so long, and at least once for each millisecond: where the processor was taken away for that time, nobody
+ * had the time to do anything. */
 void fixture_turn(struct fixture *f, uint64_t duration_ns);
 
 /* What a client's call saw; give it as context with one of the handlers below. */
