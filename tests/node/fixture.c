@@ -664,6 +664,20 @@ void fixture_wait_ended(struct fixture *fixture, int node, int attempt)
     fixture_until(fixture, ended, &which, what);
 }
 
+static bool answered(struct fixture *fixture, void *context)
+{
+    struct which *which = context;
+    return fixture->heard[which->node][which->attempt].accepted > 0;
+}
+
+void fixture_wait_answered(struct fixture *fixture, const struct assign *assign)
+{
+    struct which which = {assign->node, assign->attempt};
+    char what[60];
+    snprintf(what, sizeof what, "a verdict on attempt %d at node %d", which.attempt, which.node);
+    fixture_until(fixture, answered, &which, what);
+}
+
 static bool at_rest(struct fixture *fixture, void *context)
 {
     (void)context;

@@ -151,6 +151,8 @@ void fixture_first_token(struct fixture *fixture, int node, int attempt, uint32_
                          uint32_t token);
 void fixture_send(struct fixture *fixture, int node, const Baton__Node__V1__RouterMessage *message);
 /* Waits until this node reported that the attempt ended. */
+/* Until the node has accepted or refused it. */
+void fixture_wait_answered(struct fixture *fixture, const struct assign *assign);
 void fixture_wait_ended(struct fixture *fixture, int node, int attempt);
 /* No work, and no page in use, on every node; what the caches keep may be there. */
 void fixture_check_rest(struct fixture *fixture);

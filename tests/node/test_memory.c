@@ -265,7 +265,7 @@ TEST(memory, prefill_full_of_what_nobody_fetches)
     uint64_t begin_ns = clock_now_ns();
     fixture_wait_ended(fixture, 0, 9);
     CHECK(clock_now_ns() - begin_ns <
-          12 * NS_PER_S); /* the lease of 8 s, and not the request's patience */
+          30 * NS_PER_S); /* the lease of 8 s; the request itself has no end */
     CHECK_INT(fixture->heard[0][9].count, 1);
     for (int i = 0; i < 4; i++)
         CHECK_INT(fixture->heard[0][i].reports[REPORT(DROPPED)], 0); /* they are older */

@@ -176,17 +176,11 @@ TEST(node, the_first_token_can_be_the_last)
     fixture_stop(fixture);
 }
 
-static bool is_answered(struct fixture *fixture, void *context)
-{
-    const struct assign *assign = context;
-    return fixture->heard[assign->node][assign->attempt].accepted > 0;
-}
-
 static void refused_with(struct fixture *fixture, struct assign assign, uint32_t verdict,
                          const char *text)
 {
     fixture_assign(fixture, &assign);
-    fixture_until(fixture, is_answered, &assign, "a verdict");
+    fixture_wait_answered(fixture, &assign);
     const struct heard *heard = &fixture->heard[assign.node][assign.attempt];
     CHECK_INT(heard->accepted, 1);
     CHECK_INT(heard->verdict, verdict);
@@ -519,7 +513,7 @@ TEST(node, decode_gives_up_when_prefill_dies_before_the_pages)
     assign.source = 0;
     assign.source_number = 1; /* never given to node 0 */
     fixture_assign(fixture, &assign);
-    fixture_until(fixture, is_answered, &assign, "a verdict");
+    fixture_wait_answered(fixture, &assign);
     uint32_t reserved = (PROMPT + ANSWER - 1 + 15) / 16;
     fixture_until(fixture, reserves, &reserved, "the pages to be reserved");
     fixture_settle(fixture, 1, 1);
@@ -637,7 +631,7 @@ TEST(node, leaves_when_the_grace_time_is_over)
     prompt_make(15);
     struct assign assign = local(0, 1, 100, 900); /* longer than anybody waits */
     fixture_assign(fixture, &assign);
-    fixture_until(fixture, is_answered, &assign, "a verdict");
+    fixture_wait_answered(fixture, &assign);
     CHECK_INT(fixture->heard[0][1].verdict, BATON__NODE__V1__VERDICT__VERDICT_OK);
     uint64_t begin_ns = clock_now_ns();
     fixture_drain(fixture, 0);
@@ -745,7 +739,7 @@ TEST(node, a_message_that_is_not_as_it_was_sent)
         prompt_make(15);
         struct assign assign = local(0, (int)row, 100, 900); /* longer than anybody waits */
         fixture_assign(fixture, &assign);
-        fixture_until(fixture, is_answered, &assign, "a verdict");
+        fixture_wait_answered(fixture, &assign);
         CHECK_INT(fixture->heard[0][row].verdict, BATON__NODE__V1__VERDICT__VERDICT_OK);
         stream->spoil = rows[row].spoil;
         struct again again = {2 + row, 1, rows[row].fault};
