@@ -4,6 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -72,7 +73,7 @@ static void *member_main(void *data)
 
 static enum status team_start(struct team *team)
 {
-    struct member members[PEAKS_THREADS_MAX];
+    struct member members[PEAKS_THREADS_MAX]; /* read before this returns */
     pthread_barrier_init(&team->begin, NULL, team->threads);
     pthread_barrier_init(&team->end, NULL, team->threads);
     pthread_mutex_init(&team->door, NULL);
@@ -143,15 +144,16 @@ static enum status rate(unsigned threads, const struct peaks_loop *loop, enum pe
 {
     struct loop_time times[PEAKS_THREADS_MAX];
     struct team team = {.threads = threads, .run = loop_timed};
+    static const double round_seconds[] = {0, 0.02, 0.02}, seconds[] = {0, 0, 0.3}; /* by care */
     const bool sharp = care == PEAKS_SHARP;
     for (unsigned i = 0; i < threads; i++) {
-        times[i] = (struct loop_time){loop->run, sharp ? 3 : 2, sharp ? 0.02 : 0, INFINITY};
+        times[i] = (struct loop_time){loop->run, care ? 3 : 2, round_seconds[care], INFINITY};
         team.data[i] = &times[i];
     }
     enum status status = team_start(&team);
     if (status)
         return status;
-    best_of(CLOCK_MONOTONIC, sharp ? 3 : 1, sharp ? 0.3 : 0, team_round, &team);
+    best_of(CLOCK_MONOTONIC, sharp ? 3 : 1, seconds[care], team_round, &team);
     team_stop(&team);
     double loops = 0;
     for (unsigned i = 0; i < threads; i++)
@@ -195,56 +197,113 @@ static void read_again(void *data)
         read_once(data);
 }
 
-/* GB/s of all spans with this pattern. */
-static double read_rate(struct team *team, struct peaks_span *spans, peaks_read *read, size_t ahead,
-                        double seconds)
+enum { BEST = 3 };
+
+struct way {
+    peaks_read *read;
+    size_t ahead;
+    double rate; /* GB/s at first */
+};
+
+struct peaks_reader {
+    struct team team;
+    struct peaks_span spans[PEAKS_THREADS_MAX];
+    uint8_t *memory;
+    struct way best[BEST]; /* best first */
+};
+
+/* GB/s of all spans, read this way. */
+static double way_rate(struct peaks_reader *reader, const struct way *way, double seconds)
 {
+    struct team *team = &reader->team;
     for (unsigned i = 0; i < team->threads; i++) {
-        spans[i].read = read;
-        spans[i].ahead = ahead;
+        reader->spans[i].read = way->read;
+        reader->spans[i].ahead = way->ahead;
     }
-    double bytes = (double)spans[0].bytes * team->threads * (team->run == read_again ? READS : 1);
+    double passes = team->run == read_again ? READS : 1,
+           bytes = (double)reader->spans[0].bytes * team->threads * passes;
     return bytes / team_best(team, seconds) * 1e-9;
+}
+
+static void ways_try(struct peaks_reader *reader, enum cpu_isa_level isa, bool quick)
+{
+    for (size_t pattern = 0; pattern < PEAKS_READS; pattern++) {
+        peaks_read *read = peaks_loops_read(isa, pattern);
+        for (size_t ahead = 0; read && ahead <= 8192; ahead = ahead ? ahead * 2 : 512) {
+            if (quick && !(pattern == 0 && ahead == 0) && !(pattern == 1 && ahead == 2048) &&
+                !(pattern == 2 && ahead == 2048))
+                continue; /* each was the best, or nearly, wherever it was tried */
+            struct way way = {read, ahead, 0};
+            way.rate = way_rate(reader, &way, quick ? 0 : 0.05);
+            for (int i = 0; i < BEST; i++)
+                if (way.rate > reader->best[i].rate) {
+                    struct way worse = reader->best[i];
+                    reader->best[i] = way;
+                    way = worse;
+                }
+        }
+    }
+}
+
+enum status peaks_reader_create(enum cpu_isa_level isa, size_t bytes, unsigned threads,
+                                enum peaks_care care, struct peaks_reader **reader_out)
+{
+    struct peaks_reader *reader = calloc(1, sizeof *reader);
+    size_t each = bytes / threads / 4096 * 4096;
+    if (!reader)
+        return STATUS_MEMORY;
+    reader->memory = huge_alloc(each, threads);
+    if (!reader->memory) {
+        free(reader);
+        return STATUS_MEMORY;
+    }
+    memset(reader->memory, 1, each * threads);
+    reader->team.threads = threads;
+    reader->team.run = threads == 1 && care != PEAKS_QUICK ? read_again : read_once;
+    for (unsigned i = 0; i < threads; i++) {
+        reader->spans[i] = (struct peaks_span){.begin = reader->memory + i * each, .bytes = each};
+        reader->team.data[i] = &reader->spans[i];
+    }
+    enum status status = team_start(&reader->team);
+    if (status) {
+        huge_free(reader->memory);
+        free(reader);
+        return status;
+    }
+    ways_try(reader, isa, care == PEAKS_QUICK);
+    *reader_out = reader;
+    return STATUS_OK;
+}
+
+void peaks_reader_destroy(struct peaks_reader *reader)
+{
+    if (!reader)
+        return;
+    team_stop(&reader->team);
+    huge_free(reader->memory);
+    free(reader);
+}
+
+double peaks_reader_rate(struct peaks_reader *reader)
+{
+    double best = 0;
+    for (int i = 0; i < BEST && reader->best[i].read; i++) {
+        double rate = way_rate(reader, &reader->best[i], 0);
+        best = rate > best ? rate : best;
+    }
+    return best;
 }
 
 enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,
                                  enum peaks_care care, double *gb_per_s_out)
 {
-    const bool sharp = care == PEAKS_SHARP;
-    size_t each = bytes / threads / 4096 * 4096;
-    uint8_t *memory = huge_alloc(each, threads);
-    if (!memory)
-        return STATUS_MEMORY;
-    memset(memory, 1, each * threads);
-    struct peaks_span spans[PEAKS_THREADS_MAX];
-    struct team team = {.threads = threads, .run = threads == 1 && sharp ? read_again : read_once};
-    for (unsigned i = 0; i < threads; i++) {
-        spans[i] = (struct peaks_span){.begin = memory + i * each, .bytes = each};
-        team.data[i] = &spans[i];
-    }
-    enum status status = team_start(&team);
-    if (!status) {
-        double best = 0;
-        peaks_read *best_read = NULL;
-        size_t best_ahead = 0;
-        for (size_t pattern = 0; pattern < PEAKS_READS; pattern++) {
-            peaks_read *read = peaks_loops_read(isa, pattern);
-            for (size_t ahead = 0; read && ahead <= 8192; ahead = ahead ? ahead * 2 : 512) {
-                if (!sharp && !(pattern == 0 && ahead == 0) && !(pattern == 1 && ahead == 2048) &&
-                    !(pattern == 2 && ahead == 2048))
-                    continue; /* each was the best, or nearly, wherever it was tried */
-                double rate = read_rate(&team, spans, read, ahead, sharp ? 0.05 : 0);
-                if (rate > best) {
-                    best = rate;
-                    best_read = read;
-                    best_ahead = ahead;
-                }
-            }
-        }
-        double again = read_rate(&team, spans, best_read, best_ahead, sharp ? 1.0 : 0);
-        team_stop(&team);
-        *gb_per_s_out = again > best ? again : best;
-    }
-    huge_free(memory);
-    return status;
+    struct peaks_reader *reader;
+    enum status status = peaks_reader_create(isa, bytes, threads, care, &reader);
+    if (status)
+        return status;
+    double first = reader->best[0].rate,
+           again = way_rate(reader, &reader->best[0], care == PEAKS_SHARP ? 1.0 : 0);
+    *gb_per_s_out = again > first ? again : first;
+    peaks_reader_destroy(reader);
+    return STATUS_OK;
 }

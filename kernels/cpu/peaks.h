@@ -23,16 +23,25 @@ struct peaks {
     const char *f32_name, *int8_name, *nibble_name, *pair_name; /* of the instructions */
 };
 
-/* Seconds that a measurement may take; the figures of a start need not be as sharp as those that a benchmark is judged by. */
-enum peaks_care { PEAKS_QUICK, PEAKS_SHARP }; /* about 0.03 and 1.3 s; reading 0.05 and 3 s */
+/* Seconds that a measurement may take; the figures of a start need not be as sharp as those that a benchmark is judged by. PEAKS_TURN
+ * is for measuring again and again, in turn with what is judged. */
+enum peaks_care { PEAKS_QUICK, PEAKS_TURN, PEAKS_SHARP }; /* about 0.03, 0.1 and 1.3 s */
 
 /* For `isa`, which the CPU must support; 1 to PEAKS_THREADS_MAX threads. MEMORY: no thread. */
 enum status peaks_measure(enum cpu_isa_level isa, unsigned threads, enum peaks_care care,
                           struct peaks *peaks_out);
 
-/* GB/s of `threads` threads that read `bytes` (each its part) over and over: the best of one, two and four streams a thread,
- * of prefetches from none to 8 KiB ahead, to all caches or past them, on huge pages. Take as many bytes as what is judged
- * reads: what of it stays in the last cache counts for both. MEMORY: no memory, no thread. */
+/* `threads` threads that read `bytes` (each its part) over and over: in one, two and four streams a thread, with prefetches from none
+ * to 8 KiB ahead, to all caches or past them, on huge pages. Take as many bytes as what is judged reads: what of it stays in the
+ * last cache counts for both. Tries all these ways (QUICK: three of them) in about 2 s. MEMORY: no memory, no thread. */
+struct peaks_reader;
+enum status peaks_reader_create(enum cpu_isa_level isa, size_t bytes, unsigned threads,
+                                enum peaks_care care, struct peaks_reader **reader_out);
+void peaks_reader_destroy(struct peaks_reader *reader); /* takes NULL */
+/* GB/s now, the best of the three ways that were best at its creation: some twenty passes over the bytes. */
+double peaks_reader_rate(struct peaks_reader *reader);
+
+/* GB/s, the best at the reader's creation and once more after it. */
 enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,
                                  enum peaks_care care, double *gb_per_s_out);
 

@@ -1,17 +1,23 @@
-/* Whole passes of the engine on a real model, in tokens a second, each beside what the machine's limits would allow, measured
- * in the same run, and beside llama.cpp where its figures are given (peers.py):
+/* Whole passes of the engine on a real model, in tokens a second, each beside what the machine's limits would allow and beside
+ * llama.cpp where its programs are given (peers.h):
  *
- *     bench_engine [--json FILE] [--peers FILE] MODEL [SECONDS]
+ *     bench_engine [--json FILE] MODEL [SECONDS]
  *
- * One thread first, then as many as there are CPUs. The limit of a prefill is its arithmetic at the machine's peaks: 2
- * operations a weight and row at the peak of the weights' type (the head for the one sampled row), 4 x head_dim a query head
- * and pair of positions at the f32 peak. The limit of a decode step is the longer of that and of reading the weights once and
- * each sequence's KV. Attention over 8,000 positions is held against the read bandwidth.
+ * The machine's speed moves by a fifth within minutes, so what is compared is measured in turn. In each round every figure has
+ *
+ *     the peaks ─▶ its own steps ─▶ llama.cpp, the same file and threads ─▶ further files
+ *
+ * with shares and ratios of the round; medians of these are reported, with the least and the most. Of further files all run in the
+ * first round, and the fastest for this figure goes on; ".best" is the fastest of all beside ours.
+ *
+ * One thread first, then as many as there are CPUs. The limit of a step is the longer of its arithmetic at the machine's peaks (2
+ * operations a weight and row at the peak of the weights' type, the head for sampled rows, 4 x head_dim a query head and pair of
+ * positions at the f32 peak) and of reading the weights once and each sequence's KV. Attention over 8,000 positions is held against
+ * the read bandwidth.
  *
  * Times: with one thread the median step by the process's own processor time, so that a figure does not depend on who else
  * wants the core; with more the best step by the engine's clock, first to last operation.
  *
- * --peers: lines of "ID TOKENS_A_SECOND".
  * Owner: the main thread. */
 #include <ctype.h>
 #include <stdlib.h>
@@ -23,29 +29,47 @@
 #include "kernels/cpu/peaks.h"
 #include "model/model.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/peers.h"
 #include "tests/bench/sampling.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/terms.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
-enum { DECODE_AT = 32, PEERS_MAX = 64 };
+enum { DECODE_AT = 32, ROUNDS = 5 };
 
+/* The machine's limits, now and in the rounds before. */
+enum limit { LIMIT_READ, LIMIT_F32, LIMIT_INT8, LIMIT_NIBBLE, LIMIT_PAIR, LIMITS };
 struct limits {
+    unsigned threads;
+    struct peaks_reader *reader; /* of as many bytes as what is judged reads */
     struct peaks peaks;
-    double bandwidth; /* GB/s, reading as many bytes as the weights have */
-    double seconds;   /* to spend on each figure */
-};
-
-struct peer {
-    char id[64];
-    double value;
+    double bandwidth; /* GB/s */
+    size_t count;
+    double seen[LIMITS][BENCH_ROUNDS_MAX];
 };
 
 struct report {
     struct bench bench;
-    struct limits limits;
-    struct peer peers[PEERS_MAX];
-    size_t peer_count;
+    struct peers peers;
+    double seconds; /* of our own steps, for each figure */
+};
+
+/* Whole steps that are timed, and in each round one slice of the time for them. */
+static const struct work {
+    const char *name;
+    enum roofline_phase phase;
+    uint32_t seqs, rows;
+} works[] = {{"prefill512", ROOFLINE_PREFILL, 1, SUBJECT_PROMPT},
+             {"decode1", ROOFLINE_DECODE, 1, 1},
+             {"decode16", ROOFLINE_DECODE, 16, 1},
+             {"decode32", ROOFLINE_DECODE, 32, 1}};
+enum { WORKS = sizeof works / sizeof works[0] };
+
+struct figure {
+    struct bench_rounds whole, terms[TERM_COUNT], peers[PEERS_MAX];
+    size_t leader;                 /* of the peers but the first; 0: not known yet */
+    struct roofline_window window; /* all rounds */
+    struct roofline_cost cost;     /* of a step, in the last one */
 };
 
 static void die(const char *what)
@@ -65,31 +89,49 @@ static void type_name(const struct subject *subject, char type[16])
         *c = (char)tolower((unsigned char)*c);
 }
 
-/* The id "NAME_TYPE_THREADSt", its peer if it has one, and the record. */
-static void add(struct report *report, const struct subject *subject, const char *name,
-                struct bench_record record)
+/* "NAME_TYPE_THREADSt" */
+static const char *id_of(const struct subject *subject, const char *name, char id[96])
 {
-    char id[64], type[16];
+    char type[16];
     type_name(subject, type);
-    snprintf(id, sizeof id, "%s_%s_%ut", name, type, engine_info(subject->engine)->threads);
-    record.id = id;
-    for (size_t i = 0; i < report->peer_count; i++)
-        if (strcmp(report->peers[i].id, id) == 0) {
-            record.peer_name = "llama.cpp";
-            record.peer = report->peers[i].value;
-        }
-    bench_add(&report->bench, &record);
+    snprintf(id, 96, "%s_%s_%ut", name, type, engine_info(subject->engine)->threads);
+    return id;
 }
 
-static double read_bandwidth(double bytes, unsigned threads)
+static void limits_open(struct limits *limits, double bytes, unsigned threads)
 {
-    double gb_per_s;
-    if (peaks_read_bandwidth(cpu_isa_detect(), (size_t)bytes, threads, PEAKS_SHARP, &gb_per_s))
+    *limits = (struct limits){.threads = threads};
+    if (peaks_reader_create(cpu_isa_detect(), (size_t)bytes, threads, PEAKS_TURN, &limits->reader))
         die("no memory");
-    return gb_per_s;
 }
 
-/* The sharp peaks of this run in the engine's terms: kernels/cpu/machine.c does the same with quick ones. */
+static void limits_measure(struct limits *limits)
+{
+    struct peaks *peaks = &limits->peaks;
+    if (peaks_measure(cpu_isa_detect(), limits->threads, PEAKS_TURN, peaks))
+        die("no thread");
+    limits->bandwidth = peaks_reader_rate(limits->reader);
+    const double now[LIMITS] = {limits->bandwidth, peaks->f32, peaks->int8, peaks->nibble,
+                                peaks->pair};
+    for (int i = 0; i < LIMITS && limits->count < BENCH_ROUNDS_MAX; i++)
+        limits->seen[i][limits->count] = now[i];
+    limits->count += limits->count < BENCH_ROUNDS_MAX;
+}
+
+static void limits_add(struct bench *bench, struct limits *limits)
+{
+    static const char *const names[LIMITS] = {"read", "f32", "int8", "nibble", "pair"};
+    for (int i = 0; i < LIMITS; i++) {
+        char id[64];
+        snprintf(id, sizeof id, "limit_%s_%ut", names[i], limits->threads);
+        bench_add(bench,
+                  &(struct bench_record){.id = id,
+                                         .value = bench_median(limits->seen[i], limits->count),
+                                         .unit = i == LIMIT_READ ? "GB/s" : "GOP/s"});
+    }
+}
+
+/* The peaks of this round in the engine's terms: kernels/cpu/machine.c does the same with those of a start. */
 static struct kern_peaks peaks_of(const struct limits *limits, enum kern_compute compute)
 {
     const struct peaks *from = &limits->peaks;
@@ -120,20 +162,6 @@ static struct roofline_cost cost_of(const struct subject *subject, const struct 
     return roofline_cost(&of.model, &of.peaks, &step);
 }
 
-/* The record with its shares of both peaks, and what holds the step back. */
-static struct bench_record with_verdict(struct bench_record record, enum roofline_phase phase,
-                                        struct roofline_cost cost, double seconds)
-{
-    struct roofline_window window = {0};
-    roofline_add(&window, phase, seconds, cost);
-    struct roofline_report report = roofline_report(&window, phase);
-    record.verdict = roofline_verdict_name(report.verdict);
-    record.lever = roofline_lever(phase, report.verdict);
-    record.mfu = report.mfu;
-    record.mbu = report.mbu;
-    return record;
-}
-
 /* What of a step one operation is, at the machine's peaks; seconds, 0 for those that are held against nothing. */
 static double term_least(const struct subject *subject, const struct limits *limits, enum term term,
                          uint32_t seqs, uint32_t rows)
@@ -154,184 +182,279 @@ static double term_least(const struct subject *subject, const struct limits *lim
     return term == TERM_HEAD || term == TERM_ATTENTION ? roofline_least(cost) : 0;
 }
 
-static int compare(const void *a, const void *b)
+static void round_add(struct bench_rounds *rounds, double value, double limit)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    rounds->values[rounds->count] = value;
+    rounds->limits[rounds->count++] = limit;
 }
 
-/* The step's time by operation, each the median of some steps. */
-static void bench_terms(struct report *report, struct subject *subject, const char *name,
-                        uint32_t seqs, uint32_t rows)
+/* A step's time by operation, each the median of the slice's steps. */
+static void terms_round(struct figure *figure, struct subject *subject, const struct limits *limits,
+                        const struct work *work, double slice)
 {
     enum { STEPS = 25 };
     static double seconds[TERM_COUNT][STEPS], one[TERM_COUNT];
     size_t count = 0;
-    double total = 0, start = bench_now();
-    while (count < 5 || (count < STEPS && bench_now() - start < report->limits.seconds)) {
+    double start = bench_now();
+    while (count < 1 || (count < STEPS && bench_now() - start < slice)) {
         terms_begin();
-        subject_step(subject, seqs, rows, rows > 1 ? 0 : DECODE_AT);
+        subject_step(subject, work->seqs, work->rows, work->rows > 1 ? 0 : DECODE_AT);
         terms_end(one);
         for (int i = 0; i < TERM_COUNT; i++)
             seconds[i][count] = one[i];
         count++;
     }
-    for (int i = 0; i < TERM_COUNT; i++) {
-        qsort(seconds[i], count, sizeof **seconds, compare);
-        one[i] = seconds[i][count / 2];
-        total += one[i];
+    for (int i = 0; i < TERM_COUNT; i++)
+        round_add(&figure->terms[i], bench_median(seconds[i], count) * 1e3,
+                  term_least(subject, limits, (enum term)i, work->seqs, work->rows) * 1e3);
+}
+
+static void peers_round(struct report *report, struct figure *figure, unsigned threads,
+                        const struct work *work)
+{
+    double value = figure->whole.values[figure->whole.count - 1], most = 0;
+    bool first = figure->whole.count == 1;
+    for (size_t i = 0; i < report->peers.count; i++) {
+        if (!first && i != 0 && i != figure->leader)
+            continue;
+        struct bench_rounds *rounds = &figure->peers[i];
+        double tokens = peers_tokens(&report->peers.each[i], threads, work->seqs, work->rows);
+        round_add(rounds, value, 0);
+        rounds->peers[rounds->peer_count++] = tokens;
+        if (first && i != 0 && tokens > most) {
+            most = tokens;
+            figure->leader = i;
+        }
     }
-    for (int i = 0; i < TERM_COUNT; i++) {
-        char id[64], unit[32];
-        double least = term_least(subject, &report->limits, (enum term)i, seqs, rows);
-        snprintf(id, sizeof id, "%s.%s", name, term_name((enum term)i));
-        snprintf(unit, sizeof unit, "ms %.1f %%", 100 * one[i] / total);
-        if (one[i] > 0)
-            add(report, subject, id,
-                (struct bench_record){.value = one[i] * 1e3,
-                                      .unit = unit,
-                                      .limit_name = least > 0 ? "at the machine's peak" : NULL,
-                                      .limit = least * 1e3,
-                                      .lower_is_better = true});
+}
+
+static void figure_round(struct report *report, struct figure *figure, struct subject *subject,
+                         struct limits *limits, const struct work *work)
+{
+    const unsigned threads = limits->threads;
+    const double slice = report->seconds / ROUNDS;
+    uint64_t pairs =
+        work->rows > 1 ? roofline_pairs(0, work->rows) : (uint64_t)work->seqs * (DECODE_AT + 1);
+    struct roofline_step step = {.prompt_rows = work->rows > 1 ? work->rows : 0,
+                                 .decode_rows = work->rows > 1 ? 0 : work->seqs,
+                                 .samples = work->seqs,
+                                 .pairs = pairs,
+                                 .positions = work->rows > 1 ? work->rows : pairs};
+    limits_measure(limits);
+    double seconds = subject_step_typical(subject, 1, slice, work->seqs, work->rows,
+                                          work->rows > 1 ? 0 : DECODE_AT),
+           tokens = work->seqs * work->rows;
+    figure->cost = cost_of(subject, limits, step);
+    roofline_add(&figure->window, work->phase, seconds, figure->cost);
+    round_add(&figure->whole, tokens / seconds, tokens / roofline_least(figure->cost));
+    if (threads == 1)
+        terms_round(figure, subject, limits, work, slice);
+    if (engine_info(subject->engine)->compute == KERN_COMPUTE_INT8)
+        peers_round(report, figure, threads, work);
+}
+
+/* The records of a figure: the step, with its shares of both peaks and what holds it back; the same beside other files of llama.cpp;
+ * its operations. */
+static void figure_add(struct report *report, struct figure *figure, const struct subject *subject,
+                       const struct work *work)
+{
+    struct roofline_report by = roofline_report(&figure->window, work->phase);
+    bool memory = roofline_bound(figure->cost) != ROOFLINE_BOUND_ARITHMETIC;
+    char id[96], named[160], unit[32], name[64];
+    struct bench_record record = {.id = id_of(subject, work->name, id),
+                                  .unit = "tokens/s",
+                                  .limit_name =
+                                      memory ? "at the read bandwidth" : "at the arithmetic peak",
+                                  .verdict = roofline_verdict_name(by.verdict),
+                                  .lever = roofline_lever(work->phase, by.verdict),
+                                  .mfu = by.mfu,
+                                  .mbu = by.mbu};
+    const struct peers *peers = &report->peers;
+    struct bench_rounds *own = &figure->peers[0], *leader = &figure->peers[figure->leader];
+    if (own->peer_count) {
+        record.peer_name = peers->each[0].name;
+        memcpy(figure->whole.peers, own->peers, sizeof own->peers);
+        figure->whole.peer_count = own->peer_count;
+    }
+    bench_add_rounds(&report->bench, record, &figure->whole);
+    for (size_t i = 1; i < peers->count && own->peer_count; i++) {
+        snprintf(named, sizeof named, "%s.%s", id, strchr(peers->each[i].name, ' ') + 1);
+        bench_add_rounds(&report->bench,
+                         (struct bench_record){
+                             .id = named, .unit = "tokens/s", .peer_name = peers->each[i].name},
+                         &figure->peers[i]);
+    }
+    if (figure->leader) {
+        double sorted[2][BENCH_ROUNDS_MAX];
+        memcpy(sorted[0], own->peers, sizeof own->peers);
+        memcpy(sorted[1], leader->peers, sizeof leader->peers);
+        bool others =
+            bench_median(sorted[1], leader->peer_count) > bench_median(sorted[0], own->peer_count);
+        snprintf(named, sizeof named, "%s.best", id);
+        bench_add_rounds(
+            &report->bench,
+            (struct bench_record){.id = named,
+                                  .unit = "tokens/s",
+                                  .peer_name = peers->each[others ? figure->leader : 0].name},
+            others ? leader : own);
+    }
+    double medians[TERM_COUNT], total = 0;
+    for (int i = 0; i < TERM_COUNT && figure->terms[i].count; i++) {
+        struct bench_rounds sorted = figure->terms[i];
+        total += medians[i] = bench_median(sorted.values, sorted.count);
+    }
+    for (int i = 0; i < TERM_COUNT && figure->terms[i].count; i++) {
+        snprintf(name, sizeof name, "%s.%s", work->name, term_name((enum term)i));
+        snprintf(unit, sizeof unit, "ms %.1f %%", 100 * medians[i] / total);
+        if (medians[i] > 0)
+            bench_add_rounds(&report->bench,
+                             (struct bench_record){.id = id_of(subject, name, id),
+                                                   .unit = unit,
+                                                   .limit_name = figure->terms[i].limits[0] > 0
+                                                                     ? "at the machine's peak"
+                                                                     : NULL,
+                                                   .lower_is_better = true},
+                             &figure->terms[i]);
     }
 }
 
-static void bench_prefill(struct report *report, struct subject *subject)
+/* The first `count` works of an engine, all of them in each round. */
+static void bench_works(struct report *report, struct subject *subject, struct limits *limits,
+                        size_t count)
 {
-    double seconds = subject_step_typical(subject, report->limits.seconds, 1, SUBJECT_PROMPT, 0);
-    struct roofline_cost cost =
-        cost_of(subject, &report->limits,
-                (struct roofline_step){.prompt_rows = SUBJECT_PROMPT,
-                                       .samples = 1,
-                                       .pairs = roofline_pairs(0, SUBJECT_PROMPT),
-                                       .positions = SUBJECT_PROMPT});
-    struct bench_record record = {
-        .value = SUBJECT_PROMPT / seconds,
-        .unit = "tokens/s",
-        BENCH_LIMIT("at the arithmetic peak", SUBJECT_PROMPT / cost.arithmetic)};
-    add(report, subject, "prefill512", with_verdict(record, ROOFLINE_PREFILL, cost, seconds));
+    static struct figure figures[WORKS];
+    memset(figures, 0, sizeof figures);
+    for (size_t i = 0; i < count; i++) /* warms up */
+        subject_step(subject, works[i].seqs, works[i].rows, 0);
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t i = 0; i < count; i++)
+            figure_round(report, &figures[i], subject, limits, &works[i]);
+    for (size_t i = 0; i < count; i++)
+        figure_add(report, &figures[i], subject, &works[i]);
 }
 
-static void bench_decode(struct report *report, struct subject *subject, const char *name,
-                         uint32_t seqs)
-{
-    const struct limits *limits = &report->limits;
-    double seconds = subject_step_typical(subject, limits->seconds, seqs, 1, DECODE_AT);
-    uint64_t seen = (uint64_t)seqs * (DECODE_AT + 1);
-    struct roofline_cost cost =
-        cost_of(subject, limits,
-                (struct roofline_step){
-                    .decode_rows = seqs, .samples = seqs, .pairs = seen, .positions = seen});
-    bool memory = roofline_bound(cost) != ROOFLINE_BOUND_ARITHMETIC;
-    struct bench_record record = {
-        .value = seqs / seconds,
-        .unit = "tokens/s",
-        BENCH_LIMIT(memory ? "at the read bandwidth" : "at the arithmetic peak",
-                    seqs / roofline_least(cost))};
-    add(report, subject, name, with_verdict(record, ROOFLINE_DECODE, cost, seconds));
-}
+/* --- attention over 8,000 positions --- */
 
-/* Attention of a chunk of 32 rows at position 8,000, of one sequence: the difference of a step there and one at position 0, in
- * operations of its two products, beside the peak of their instruction. */
-static void bench_attention_prefill(struct report *report, struct subject *subject,
-                                    enum kern_kv_type kv_type, double peak)
-{
-    enum { ROWS = 32 };
-    const struct engine_info *info = engine_info(subject->engine);
-    double near = subject_step_typical(subject, report->limits.seconds, 1, ROWS, 0),
-           far = subject_step_typical(subject, report->limits.seconds, 1, ROWS, SUBJECT_LONG);
-    double operations = 4.0 * info->head_dim * info->heads * info->layers * ROWS * SUBJECT_LONG;
-    char id[64];
-    snprintf(id, sizeof id, "attn_prefill_8k_%s", kern_kv_type_name(kv_type));
-    bench_add(&report->bench,
-              &(struct bench_record){
-                  .id = id,
-                  .value = operations / (far - near) * 1e-9,
-                  .unit = "GOP/s",
-                  BENCH_LIMIT(kv_type == KERN_KV_INT8 ? "pairs of 16-bit integers" : "f32 FMA peak",
-                              peak)});
-}
+/* One type of KV. The difference of a step at position 8,000 and one at position 0 is attention over 8,000 positions. */
+struct deep {
+    struct subject subject;
+    struct limits limits;
+    enum kern_kv_type type;
+    double token_bytes; /* of KV */
+    bool memory;        /* reading took longer than the products at their peak, in the last round */
+    struct bench_rounds prefill, decode, products, batch;
+};
+enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
 
-/* Attention's time and that of whole steps at position 8,000, of one sequence and of 16 (each with pages of its own), for one
- * type of KV. The difference of a step there and one at position 0 is attention over 8,000 positions. The limit is the longer
- * of reading as many bytes and of the products at the peak of their instruction, written as GB/s of KV or tokens/s. Returns
- * the tokens/s of 16 sequences, 0 when there is no memory for them. `rival` (0: none) is another type's. Ids of more than one thread end
- * in their number; prefill is measured with one. */
-static double bench_attention(struct report *report, struct model_file *model, unsigned threads,
-                              enum kern_kv_type kv_type, double rival)
+static void deep_open(struct deep *deep, struct model_file *model, unsigned threads,
+                      enum kern_kv_type type, double token_bytes, uint32_t seqs)
 {
-    enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
     struct engine_options options = {.threads = threads,
                                      .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = kv_type,
+                                     .kv_type = type,
                                      .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = MANY * PAGES,
+                                     .kv_pages = seqs * PAGES,
                                      .rows_max = SUBJECT_SEQS_MAX,
                                      .seqs_max = SUBJECT_SEQS_MAX};
-    double token_bytes = (double)kern_kv_head_bytes(kv_type, model->config.head_dim) * 2 *
-                         model->config.kv_heads * model->config.layers;
-    double free_bytes = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bool many = token_bytes * SUBJECT_PAGE_TOKENS * MANY * PAGES < free_bytes / 2;
-    if (!many)
-        options.kv_pages = PAGES;
-    struct subject subject;
-    subject_open(&subject, model, options);
-    subject_pages_fill(&subject);
-    const struct limits *limits = &report->limits;
-    bool int8 = kv_type == KERN_KV_INT8;
-    double peak = int8 ? limits->peaks.pair : limits->peaks.f32;
-    double arithmetic = 4.0 * model->config.head_dim * model->config.heads * model->config.layers /
-                        peak * 1e-9; /* seconds a position */
-    char suffix[16] = "";
-    if (threads > 1)
-        snprintf(suffix, sizeof suffix, "_%ut", threads);
-    else
-        bench_attention_prefill(report, &subject, kv_type, peak);
-    double near = subject_step_typical(&subject, limits->seconds, 1, 1, 0), tokens = 0;
-    for (uint32_t seqs = 1; seqs <= (many ? MANY : 1); seqs += MANY - 1) {
-        char id[64];
-        double bandwidth = read_bandwidth(token_bytes * SUBJECT_LONG, threads);
-        double reading = token_bytes / bandwidth * 1e-9;
-        double far = subject_step_typical(&subject, limits->seconds, seqs, 1, SUBJECT_LONG);
-        bool memory = reading > arithmetic;
-        double longer = memory ? reading : arithmetic;
-        if (seqs == 1) {
-            snprintf(id, sizeof id, "attn_decode_8k_%s%s", kern_kv_type_name(kv_type), suffix);
-            bench_add(&report->bench,
-                      &(struct bench_record){
-                          .id = id,
-                          .value = token_bytes * SUBJECT_LONG / (far - near) * 1e-9,
-                          .unit = "GB/s",
-                          BENCH_LIMIT(memory ? "read bandwidth" : "KV at the arithmetic peak",
-                                      token_bytes / longer * 1e-9)});
-            if (int8) { /* the same time as operations, beside what f32 products could be */
-                snprintf(id, sizeof id, "attn_decode_8k_int8_products%s", suffix);
-                bench_add(
-                    &report->bench,
-                    &(struct bench_record){.id = id,
-                                           .value = arithmetic * peak * SUBJECT_LONG / (far - near),
-                                           .unit = "GOP/s",
-                                           BENCH_LIMIT("f32 FMA peak", limits->peaks.f32)});
-            }
-            continue;
-        }
-        tokens = seqs / far;
-        double rest =
-            cost_of(&subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
-                .arithmetic;
-        snprintf(id, sizeof id, "decode16_8k_%s%s", kern_kv_type_name(kv_type), suffix);
-        bench_add(
-            &report->bench,
-            &(struct bench_record){.id = id,
-                                   .value = tokens,
-                                   .unit = "tokens/s",
-                                   BENCH_LIMIT(memory ? "reading KV" : "KV at the arithmetic peak",
-                                               seqs / (longer * SUBJECT_LONG * seqs + rest)),
-                                   .peer_name = rival > 0 ? "f16 KV" : NULL,
-                                   .peer = rival});
+    *deep = (struct deep){.type = type, .token_bytes = token_bytes};
+    limits_open(&deep->limits, token_bytes * SUBJECT_LONG, threads);
+    subject_open(&deep->subject, model, options);
+    subject_pages_fill(&deep->subject);
+}
+
+/* Attention of a chunk of 32 rows behind position 8,000 in operations of its two products, beside the peak of their instruction; of
+ * one row in GB/s of KV, beside the longer of reading as many bytes and of the products at that peak; and whole steps of `seqs`
+ * sequences (more than 1), each with pages of its own, in tokens/s, beside the longer of these two and the rest of the step's
+ * arithmetic. */
+static void deep_round(struct deep *deep, double slice, uint32_t seqs, double rival)
+{
+    enum { ROWS = 32, STEPS = 3 };
+    struct subject *subject = &deep->subject;
+    struct limits *limits = &deep->limits;
+    const struct model_config *config = &subject->model->config;
+    limits_measure(limits);
+    double peak = deep->type == KERN_KV_INT8 ? limits->peaks.pair : limits->peaks.f32;
+    double operations = 4.0 * config->head_dim * config->heads * config->layers; /* a position */
+    double arithmetic = operations / peak * 1e-9,
+           reading = deep->token_bytes / limits->bandwidth * 1e-9;
+    deep->memory = reading > arithmetic;
+    double longer = deep->memory ? reading : arithmetic;
+    double near = subject_step_typical(subject, STEPS, slice, 1, 1, 0),
+           far = subject_step_typical(subject, STEPS, slice, 1, 1, SUBJECT_LONG);
+    round_add(&deep->decode, deep->token_bytes * SUBJECT_LONG / (far - near) * 1e-9,
+              deep->token_bytes / longer * 1e-9);
+    round_add(&deep->products, operations * SUBJECT_LONG / (far - near) * 1e-9, limits->peaks.f32);
+    if (limits->threads == 1) {
+        near = subject_step_typical(subject, STEPS, slice, 1, ROWS, 0);
+        far = subject_step_typical(subject, STEPS, slice, 1, ROWS, SUBJECT_LONG);
+        round_add(&deep->prefill, operations * ROWS * SUBJECT_LONG / (far - near) * 1e-9, peak);
     }
-    engine_destroy(subject.engine);
-    return tokens;
+    if (seqs == 1)
+        return;
+    far = subject_step_typical(subject, STEPS, slice, seqs, 1, SUBJECT_LONG);
+    double rest =
+        cost_of(subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
+            .arithmetic;
+    round_add(&deep->batch, seqs / far, seqs / (longer * SUBJECT_LONG * seqs + rest));
+    if (rival > 0)
+        deep->batch.peers[deep->batch.peer_count++] = rival;
+}
+
+static void deep_add(struct bench *bench, const struct deep *deep)
+{
+    bool int8 = deep->type == KERN_KV_INT8;
+    const struct {
+        const char *name, *tail, *unit, *limit_name;
+        const struct bench_rounds *rounds;
+    } records[] = {
+        {"attn_prefill_8k", "", "GOP/s", int8 ? "pairs of 16-bit integers" : "f32 FMA peak",
+         &deep->prefill},
+        {"attn_decode_8k", "", "GB/s",
+         deep->memory ? "read bandwidth" : "KV at the arithmetic peak", &deep->decode},
+        {"attn_decode_8k", "_products", "GOP/s", "f32 FMA peak", &deep->products},
+        {"decode16_8k", "", "tokens/s", deep->memory ? "reading KV" : "KV at the arithmetic peak",
+         &deep->batch},
+    };
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        char id[64], threads[16] = "";
+        if (deep->limits.threads > 1)
+            snprintf(threads, sizeof threads, "_%ut", deep->limits.threads);
+        snprintf(id, sizeof id, "%s_%s%s%s", records[i].name, kern_kv_type_name(deep->type),
+                 records[i].tail, threads);
+        if (records[i].rounds->count && (int8 || !*records[i].tail))
+            bench_add_rounds(
+                bench,
+                (struct bench_record){.id = id,
+                                      .unit = records[i].unit,
+                                      .limit_name = records[i].limit_name,
+                                      .peer_name = records[i].rounds->peer_count ? "f16 KV" : NULL},
+                records[i].rounds);
+    }
+}
+
+/* f16 and int8 in turn. Where there is no memory for the pages of 16 sequences of both, with one alone. */
+static void bench_attention(struct report *report, struct model_file *model, unsigned threads)
+{
+    static struct deep deep[2];
+    static const enum kern_kv_type types[2] = {KERN_KV_F16, KERN_KV_INT8};
+    double token_bytes[2], free_bytes = (double)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    for (int i = 0; i < 2; i++)
+        token_bytes[i] = (double)kern_kv_head_bytes(types[i], model->config.head_dim) * 2 *
+                         model->config.kv_heads * model->config.layers;
+    double pages_bytes = (token_bytes[0] + token_bytes[1]) * SUBJECT_PAGE_TOKENS * MANY * PAGES;
+    uint32_t seqs = pages_bytes < free_bytes / 2 ? MANY : 1;
+    for (int i = 0; i < 2; i++)
+        deep_open(&deep[i], model, threads, types[i], token_bytes[i], seqs);
+    for (int round = 0; round < ROUNDS; round++) {
+        double slice = report->seconds / ROUNDS / 4;
+        deep_round(&deep[0], slice, seqs, 0);
+        deep_round(&deep[1], slice, seqs, seqs > 1 ? deep[0].batch.values[round] : 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        deep_add(&report->bench, &deep[i]);
+        peaks_reader_destroy(deep[i].limits.reader);
+        engine_destroy(deep[i].subject.engine);
+    }
 }
 
 static void bench_threads(struct report *report, struct model_file *model, unsigned threads)
@@ -343,51 +466,28 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
                                      .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
                                      .rows_max = SUBJECT_PROMPT,
                                      .seqs_max = SUBJECT_SEQS_MAX};
-    struct subject subject;
-    char id[64];
+    static struct subject subject;
+    static struct limits limits;
     subject_open(&subject, model, options);
-    if (peaks_measure(cpu_isa_detect(), threads, PEAKS_SHARP, &report->limits.peaks))
-        die("no thread");
-    report->limits.bandwidth = read_bandwidth(subject.bytes, threads);
-    const struct peaks *peaks = &report->limits.peaks;
-    const struct {
-        const char *name, *unit;
-        double value;
-    } limits[] = {{"limit_read", "GB/s", report->limits.bandwidth},
-                  {"limit_f32", "GOP/s", peaks->f32},
-                  {"limit_int8", "GOP/s", peaks->int8},
-                  {"limit_nibble", "GOP/s", peaks->nibble},
-                  {"limit_pair", "GOP/s", peaks->pair}};
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        snprintf(id, sizeof id, "%s_%ut", limits[i].name, threads);
-        bench_add(&report->bench, &(struct bench_record){
-                                      .id = id, .value = limits[i].value, .unit = limits[i].unit});
-    }
-    bench_prefill(report, &subject);
-    bench_decode(report, &subject, "decode1", 1);
-    bench_decode(report, &subject, "decode16", 16);
-    bench_decode(report, &subject, "decode32", 32);
+    limits_open(&limits, subject.bytes, threads);
+    bench_works(report, &subject, &limits, WORKS);
+    limits_add(&report->bench, &limits);
     if (threads == 1) {
-        bench_terms(report, &subject, "prefill512", 1, SUBJECT_PROMPT);
-        bench_terms(report, &subject, "decode1", 1, 1);
-        bench_terms(report, &subject, "decode32", 32, 1);
         char type[16];
         type_name(&subject, type);
-        bench_sampling(&report->bench, &subject, type, 5 * report->limits.seconds);
+        bench_sampling(&report->bench, &subject, type, 5 * report->seconds);
     }
     engine_destroy(subject.engine);
-    if (model->config.context_tokens > SUBJECT_LONG) {
-        double f16 = bench_attention(report, model, threads, KERN_KV_F16, 0);
-        bench_attention(report, model, threads, KERN_KV_INT8, f16);
+    if (threads == 1) {
+        options.compute = KERN_COMPUTE_F32;
+        options.kv_type = KERN_KV_F32;
+        subject_open(&subject, model, options);
+        bench_works(report, &subject, &limits, 1);
+        engine_destroy(subject.engine);
     }
-    if (threads > 1)
-        return;
-    options.compute = KERN_COMPUTE_F32;
-    options.kv_type = KERN_KV_F32;
-    subject_open(&subject, model, options);
-    bench_prefill(report, &subject);
-    bench_terms(report, &subject, "prefill512", 1, SUBJECT_PROMPT);
-    engine_destroy(subject.engine);
+    peaks_reader_destroy(limits.reader);
+    if (model->config.context_tokens > SUBJECT_LONG)
+        bench_attention(report, model, threads);
 }
 
 /* From the file's name to the first token of a prompt of 32, the file in the system's memory. */
@@ -417,36 +517,20 @@ static void bench_load(struct report *report, const char *path)
     model_close(model);
 }
 
-static void peers_read(struct report *report, const char *path)
-{
-    FILE *file = fopen(path, "r");
-    if (!file)
-        die("the file of --peers cannot be read");
-    while (report->peer_count < PEERS_MAX &&
-           fscanf(file, "%63s %lf", report->peers[report->peer_count].id,
-                  &report->peers[report->peer_count].value) == 2)
-        report->peer_count++;
-    fclose(file);
-}
-
 int main(int argc, char **argv)
 {
     static struct report report;
     if (bench_begin(&report.bench, &argc, argv) < 1)
-        die("usage: bench_engine [--json FILE] [--peers FILE] MODEL [SECONDS]");
-    int next = 1;
-    if (argc > 3 && strcmp(argv[1], "--peers") == 0) {
-        peers_read(&report, argv[2]);
-        next = 3;
-    }
-    report.limits.seconds = argc > next + 1 ? atof(argv[next + 1]) : 2.0;
+        die("usage: bench_engine [--json FILE] MODEL [SECONDS]");
+    report.seconds = argc > 2 ? atof(argv[2]) : 2.0;
     struct err err = ERR_INIT;
     struct model_file *model;
-    if (model_open(argv[next], &model, &err) != STATUS_OK)
+    if (model_open(argv[1], &model, &err) != STATUS_OK)
         die(err.message);
     if (cpu_isa_detect() == CPU_ISA_PLAIN)
         die("this CPU has no AVX2: there is nothing to measure against");
-    bench_load(&report, argv[next]);
+    peers_find(argv[1], &report.peers);
+    bench_load(&report, argv[1]);
     bench_threads(&report, model, 1);
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     if (cpus > 1)

@@ -63,8 +63,9 @@ static _Noreturn void worker_run(struct model_file *model, const char *cpus, int
     struct order order;
     while (read(orders, &order, sizeof order) == sizeof order) {
         struct result result = {
-            order.decodes ? subject_step_typical(&subject, order.seconds, order.seqs, 1, DECODE_AT)
-                          : subject_step_typical(&subject, order.seconds, 1, SUBJECT_PROMPT, 0),
+            order.decodes
+                ? subject_step_typical(&subject, 5, order.seconds, order.seqs, 1, DECODE_AT)
+                : subject_step_typical(&subject, 5, order.seconds, 1, SUBJECT_PROMPT, 0),
             subject.bytes};
         if (write(results, &result, sizeof result) != sizeof result)
             break;
@@ -107,18 +108,6 @@ static struct result worker_hear(const struct worker *worker)
     return result;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values)
-{
-    qsort(values, ROUNDS, sizeof *values, compare);
-    return values[ROUNDS / 2];
-}
-
 static void add(struct bench *bench, const char *id, double value)
 {
     bench_add(bench, &(struct bench_record){
@@ -140,13 +129,15 @@ static void prefill_beside_decode(struct bench *bench, const struct worker *work
         for (int i = 0; i < 2; i++)
             shares[i][round] = alone[i] / worker_hear(&workers[i]).seconds;
     }
-    add(bench, "pair_prefill_beside_decode", median(shares[0]));
-    add(bench, "pair_decode_beside_prefill", median(shares[1]));
+    add(bench, "pair_prefill_beside_decode", bench_median(shares[0], ROUNDS));
+    add(bench, "pair_decode_beside_prefill", bench_median(shares[1], ROUNDS));
 }
 
 static void decoders(struct bench *bench, const struct worker *workers, double seconds)
 {
-    double gb_per_s[ROUNDS], limit[ROUNDS], shares[ROUNDS];
+    double shares[ROUNDS];
+    struct bench_rounds rounds = {.count = ROUNDS};
+    struct peaks_reader *reader = NULL;
     const struct order order = {true, 1, seconds};
     for (int round = 0; round < ROUNDS; round++) {
         double alone = 0, together = 0, bytes = 0;
@@ -156,22 +147,23 @@ static void decoders(struct bench *bench, const struct worker *workers, double s
         }
         for (int i = 0; i < 2; i++)
             worker_tell(&workers[i], order);
-        gb_per_s[round] = 0;
         for (int i = 0; i < 2; i++) {
             struct result result = worker_hear(&workers[i]);
-            gb_per_s[round] += 1e-9 * result.weight_bytes / result.seconds;
+            rounds.values[round] += 1e-9 * result.weight_bytes / result.seconds;
             bytes += result.weight_bytes;
             together += result.seconds;
         }
         shares[round] = alone / together;
-        if (peaks_read_bandwidth(cpu_isa_detect(), (size_t)bytes, 2, PEAKS_SHARP, &limit[round]))
+        if (!reader && peaks_reader_create(cpu_isa_detect(), (size_t)bytes, 2, PEAKS_TURN, &reader))
             die("no memory");
+        rounds.limits[round] = peaks_reader_rate(reader);
     }
-    add(bench, "pair_decode_beside_decode", median(shares));
-    bench_add(bench, &(struct bench_record){.id = "pair_decoders",
-                                            .value = median(gb_per_s),
-                                            .unit = "GB/s",
-                                            BENCH_LIMIT("two threads read", median(limit))});
+    peaks_reader_destroy(reader);
+    add(bench, "pair_decode_beside_decode", bench_median(shares, ROUNDS));
+    bench_add_rounds(bench,
+                     (struct bench_record){
+                         .id = "pair_decoders", .unit = "GB/s", .limit_name = "two threads read"},
+                     &rounds);
 }
 
 int main(int argc, char **argv)

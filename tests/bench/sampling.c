@@ -1,8 +1,8 @@
 /* See sampling.h. Rows of logits are 32 different ones, so that each comes out of memory as it does behind the output head. */
 #include "tests/bench/sampling.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "kernels/cpu/sampler.h"
@@ -29,18 +29,6 @@ static double thread_seconds(void)
     struct timespec ts;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, size_t count)
-{
-    qsort(values, count, sizeof *values, compare);
-    return values[count / 2];
 }
 
 /* Bell-shaped, twelve on either side of zero. */
@@ -87,15 +75,16 @@ void bench_sampling(struct bench *bench, struct subject *subject, const char *ty
         }
         rounds++;
     }
-    double step = median(steps, rounds);
+    double step = bench_median(steps, rounds);
     for (size_t w = 0; w < WAYS; w++) {
         char id[64];
         snprintf(id, sizeof id, "decode32.%s_%s_1t", ways[w].name, type);
-        bench_add(bench, &(struct bench_record){.id = id,
-                                                .value = 100 * median(spent[w], rounds) / step,
-                                                .unit = "% of a step",
-                                                .lower_is_better = true,
-                                                BENCH_LIMIT("allowed", 3)});
+        bench_add(bench,
+                  &(struct bench_record){.id = id,
+                                         .value = 100 * bench_median(spent[w], rounds) / step,
+                                         .unit = "% of a step",
+                                         .lower_is_better = true,
+                                         BENCH_LIMIT("allowed", 3)});
     }
     cpu_sampler_destroy(sampler);
     free(logits);

@@ -121,22 +121,15 @@ double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint3
     return (double)(end_ns - begin_ns) * 1e-9;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double subject_step_typical(struct subject *subject, double seconds, uint32_t seqs, uint32_t rows,
-                            uint32_t position)
+double subject_step_typical(struct subject *subject, size_t steps, double seconds, uint32_t seqs,
+                            uint32_t rows, uint32_t position)
 {
     enum { STEPS_MAX = 4096 };
     static double each[STEPS_MAX];
     size_t count = 0;
-    subject_step(subject, seqs, rows, position); /* warms up */
     double start = bench_now();
-    while (count < 5 || (count < STEPS_MAX && bench_now() - start < seconds))
+    while (count < steps || (count < STEPS_MAX && bench_now() - start < seconds))
         each[count++] = subject_step(subject, seqs, rows, position);
-    qsort(each, count, sizeof *each, compare);
-    return each[engine_info(subject->engine)->threads == 1 ? count / 2 : 0];
+    double median = bench_median(each, count);
+    return engine_info(subject->engine)->threads == 1 ? median : each[0]; /* sorted */
 }

@@ -2,8 +2,8 @@
  *
  *     struct subject subject;
  *     subject_open(&subject, model, options);
- *     seconds = subject_step_typical(&subject, 2.0, 1, 512, 0);     a prompt of 512 tokens
- *     seconds = subject_step_typical(&subject, 2.0, 16, 1, 8000);   one token of each of 16 sequences, 8,000 tokens deep
+ *     seconds = subject_step_typical(&subject, 5, 2.0, 1, 512, 0);   a prompt of 512 tokens
+ *     seconds = subject_step_typical(&subject, 5, 2.0, 16, 1, 8000);   one token of each of 16 sequences, 8,000 tokens deep
  *     engine_destroy(subject.engine);
  *
  * Anything that goes wrong ends the program. Owner: the program's main thread. */
@@ -39,9 +39,9 @@ void subject_pages_fill(struct subject *subject);
  * thread, so that they do not depend on who else wants the core; with more by the engine's clock, first to last operation. */
 double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position);
 
-/* Of the steps of `seconds` seconds, five at least. One thread: the median, since a hypervisor's corrections make single ones too
+/* Of the steps of `seconds` seconds, `steps` at least. One thread: the median, since a hypervisor's corrections make single ones too
  * short or too long. More: the best. */
-double subject_step_typical(struct subject *subject, double seconds, uint32_t seqs, uint32_t rows,
-                            uint32_t position);
+double subject_step_typical(struct subject *subject, size_t steps, double seconds, uint32_t seqs,
+                            uint32_t rows, uint32_t position);
 
 #endif

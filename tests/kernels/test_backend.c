@@ -530,6 +530,15 @@ TEST(backend, peaks_are_of_work_that_is_done)
                       others[i], peaks.f32);
         CHECK_MSG(gb_per_s > 0.01 && gb_per_s < 1000, "%s: %g GB/s",
                   cpu_isa_name((enum cpu_isa_level)isa), gb_per_s);
+        struct peaks_reader *reader;
+        CHECK_INT(peaks_reader_create((enum cpu_isa_level)isa, 8 << 20, 2, PEAKS_QUICK, &reader),
+                  STATUS_OK);
+        for (int again = 0; again < 2; again++) {
+            gb_per_s = peaks_reader_rate(reader);
+            CHECK_MSG(gb_per_s > 0.01 && gb_per_s < 1000, "%s, two threads: %g GB/s",
+                      cpu_isa_name((enum cpu_isa_level)isa), gb_per_s);
+        }
+        peaks_reader_destroy(reader);
     }
 }
 
