@@ -3,16 +3,14 @@
  * int8. A tile is R rows x one panel (two vectors of 8 outputs). vpmaddubsw multiplies 4-bit weights, unsigned, by signed
  * activations and adds pairs: at most 15 * 127 * 2 = 3,810 in magnitude, so the eight groups of a block add up in 16 bits
  * (30,480 < 32,767) and one vpmaddwd a block, not one a group, widens them. That is two operations for 32 products where
- * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes meet activations widened to 16
- * bits, two at a time (vpmaddwd): four operations for 32 products, as two planes of nibbles would take, but a block's end and
- * half the registers less.
+ * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes of more than two rows go by
+ * linear_avx2_bytes.c.
  *
  *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way (of bytes both, as two planes,
  *                 w + 128 = 16 high + low), from several places of the matrix in turn, chains in registers
  *     up to 24:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking
  *     more rows:  the first tile leaves up to CHUNK_BLOCKS blocks of a panel as planes of one byte a nibble, in L1, and up
- *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by. Bytes
- *                 are always read as they lie
+ *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
  *
  * Each output's chain F lives in memory (L1) between blocks: the registers are full of sums.
  * Owner: as linear.h. Compiled with -mavx2 -mfma -mf16c; called only where the CPU has them. */
@@ -257,71 +255,6 @@ INLINE __m256i byte_start(const int8_t *row, struct offsets at)
     return _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(s, 7));
 }
 
-/* sum[0] += pairs of w0 times b, sum[1] += those of w1, in 32 bits. One register for either product: with six rows there is
- * no other. */
-INLINE void add_pairs(__m256i w0, __m256i w1, __m256i b, __m256i *sum)
-{
-    __m256i t;
-    __asm__("vpmaddwd %[b], %[w0], %[t]\n\t"
-            "vpmaddwd %[b], %[w1], %[b]\n\t"
-            "vpaddd %[t], %[s0], %[s0]\n\t"
-            "vpaddd %[b], %[s1], %[s1]"
-            : [s0] "+x"(sum[0]), [s1] "+x"(sum[1]), [b] "+x"(b), [t] "=&x"(t)
-            : [w0] "x"(w0), [w1] "x"(w1));
-}
-
-/* A block of activations as 16 bits: word g of [0] holds k = 4 g and 4 g + 2, that of [1] k = 4 g + 1 and 4 g + 3, as a record's
- * words do when their even bytes, or their odd ones, are taken. */
-struct pairs {
-    _Alignas(32) int32_t words[2][8];
-};
-
-INLINE void widen(const int R, const int8_t *const *a, size_t k, struct pairs *pairs_out)
-{
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        __m256i bytes = load(a[r] + k);
-        __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
-        _mm256_store_si256((void *)pairs_out[r].words[0], even);
-        _mm256_store_si256((void *)pairs_out[r].words[1], _mm256_srai_epi16(bytes, 8));
-    }
-}
-
-/* Byte forms: S = sum((w + 128) a) - 128 s, by pairs of 16 bits: as many instructions a product as two planes of nibbles take,
- * none of them at the block's end, and half the sums. `pairs`: the block's. */
-INLINE void byte_pairs(const int R, const struct tile *t, size_t b, const int8_t *const *row,
-                       const uint8_t *record, const struct pairs *pairs)
-{
-    static const _Alignas(32) uint32_t even[8] = {0xff00ff, 0xff00ff, 0xff00ff, 0xff00ff,
-                                                  0xff00ff, 0xff00ff, 0xff00ff, 0xff00ff};
-    __m256i sum[TILE_ROWS][2];
-    struct offsets at = block_offsets(t->acts, t->block + b);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-        sum[r][0] = sum[r][1] = byte_start(row[r], at);
-#pragma GCC unroll 8
-    for (int g = 0; g < 8; g++) {
-        __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
-        __asm__("vpand %[even], %[w], %[w]" : [w] "+x"(w0) : [even] "m"(*(const __m256i *)even));
-        __asm__("vpand %[even], %[w], %[w]" : [w] "+x"(w1) : [even] "m"(*(const __m256i *)even));
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-            add_pairs(w0, w1, _mm256_set1_epi32(pairs[r].words[0][g]), sum[r]);
-        w0 = _mm256_srli_epi16(load(record + g * 64), 8);
-        w1 = _mm256_srli_epi16(load(record + g * 64 + 32), 8);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-            add_pairs(w0, w1, _mm256_set1_epi32(pairs[r].words[1][g]), sum[r]);
-    }
-    const struct scales scales[2] = {load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 0),
-                                     load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 1)};
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-        __m256 da = broadcast_da(row[r], at);
-        chain_row(KIND_BYTE, t, r, scales, sum[r][0], sum[r][1], da, da, NULL);
-    }
-}
-
 /* Byte forms for one or two rows: S = 16 high + low - 128 s. */
 INLINE void byte_block(const int R, const struct tile *t, size_t b, const int8_t *const *row,
                        const uint8_t *record, __m256 (*held)[2])
@@ -344,18 +277,6 @@ INLINE void byte_block(const int R, const struct tile *t, size_t b, const int8_t
     }
 }
 
-/* The next block's activations are widened while this one's products are under way. */
-INLINE void byte_tile(const int R, const struct tile *t, const int8_t *const *row)
-{
-    struct pairs pairs[2][TILE_ROWS];
-    widen(R, row, t->block * KERN_BLOCK, pairs[0]);
-    for (size_t b = 0; b < t->blocks; b++) {
-        size_t next = t->block + (b + 1 < t->blocks ? b + 1 : b);
-        widen(R, row, next * KERN_BLOCK, pairs[(b + 1) & 1]);
-        byte_pairs(R, t, b, row, t->records + b * t->record_bytes, pairs[b & 1]);
-    }
-}
-
 INLINE void tile_blocks(const int R, const enum kind kind, const enum source source,
                         const struct tile *t)
 {
@@ -363,10 +284,6 @@ INLINE void tile_blocks(const int R, const enum kind kind, const enum source sou
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
-    if (kind == KIND_BYTE) {
-        byte_tile(R, t, row);
-        return;
-    }
     for (size_t b = 0; b < t->blocks; b++)
         nibble_block(R, kind, source, t, b, row, t->records + b * t->record_bytes, NULL);
 }
@@ -428,11 +345,6 @@ static void nibble_unpack(size_t rows, const struct tile *t)
         tile_blocks(TILE_ROWS, KIND_NIBBLE, SOURCE_UNPACK, t);
 }
 
-static void byte_records(size_t rows, const struct tile *t)
-{
-    tile_rows(rows, KIND_BYTE, SOURCE_RECORDS, t);
-}
-
 static void wild_records(size_t rows, const struct tile *t)
 {
     if (rows == 1)
@@ -450,7 +362,6 @@ static enum kind kind_of(enum cpu_form form)
 
 static void (*const tiles[][SOURCES])(size_t rows, const struct tile *t) = {
     [KIND_NIBBLE] = {nibble_records, nibble_planes, nibble_unpack},
-    [KIND_BYTE] = {byte_records},
     [KIND_WILD] = {wild_records},
 };
 
@@ -507,7 +418,7 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
     _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
     enum kind kind = kind_of(panel->form);
     bool direct = rows <= DIRECT_ROWS || kind != KIND_NIBBLE;
-    size_t step = direct && kind != KIND_BYTE ? panel->blocks : CHUNK_BLOCKS;
+    size_t step = direct ? panel->blocks : CHUNK_BLOCKS;
     for (size_t b = 0; b < panel->blocks; b += step) {
         struct tile t = {.form = panel->form,
                          .record_bytes = panel->record_bytes,
@@ -517,8 +428,7 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
                          .records = panel->records + b * panel->record_bytes,
                          .planes = direct ? NULL : planes};
         struct ahead ahead = {.records = t.records + t.blocks * t.record_bytes,
-                              .bytes =
-                                  kind == KIND_BYTE || !direct ? t.blocks * t.record_bytes : 0};
+                              .bytes = direct ? 0 : t.blocks * t.record_bytes};
         if (b + step >= panel->blocks && panel->whole) {
             ahead.out = call->out + row * call->ld_out + panel->slot_row[0];
             ahead.ld_out = call->ld_out;
@@ -611,15 +521,21 @@ static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t 
         streams_of_rows(2, 2, KIND_NIBBLE, call, begin, end);
 }
 
-/* Does the call's ordinary panels when its rows are few; the first panel that is left. */
+/* Does the call's ordinary panels when its rows are few, or its weights bytes; the first panel that is left. */
 static size_t few_rows(const struct cpu_linear_call *call)
 {
     size_t rows = call->rows.end - call->rows.begin, begin = call->panel_begin,
            end = call->weights->run[0].panels;
+    enum kind kind = kind_of(call->weights->run[0].form);
     end = call->panel_end < end ? call->panel_end : end;
-    if (call->acts.compute != KERN_COMPUTE_INT8 || rows == 0 || rows > ROWS_FEW || begin >= end)
+    if (call->acts.compute != KERN_COMPUTE_INT8 || rows == 0 || begin >= end)
         return begin;
-    (rows == 1 ? one_row : two_rows)(kind_of(call->weights->run[0].form), call, begin, end);
+    if (rows <= ROWS_FEW)
+        (rows == 1 ? one_row : two_rows)(kind, call, begin, end);
+    else if (kind == KIND_BYTE)
+        cpu_avx2_bytes(call, begin, end);
+    else
+        return begin;
     return end;
 }
 

@@ -18,6 +18,9 @@ enum { CPU_AVX2_F32_ROWS = 192 };
 void cpu_avx2_panel_f32(const struct cpu_linear_call *call, const struct cpu_panel *panel,
                         size_t row, size_t rows);
 
+/* Byte forms: the call's rows over panels [begin, end), all of them of the first run. */
+void cpu_avx2_bytes(const struct cpu_linear_call *call, size_t begin, size_t end);
+
 /* The end of every chain: times D where the form has one, then stored or added to out. chain: [rows][16], spoilt. */
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL]);
