@@ -19,7 +19,6 @@
  * wants the core; with more the best step by the engine's clock, first to last operation.
  *
  * Owner: the main thread. */
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,7 +29,6 @@
 #include "model/model.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/peers.h"
-#include "tests/bench/sampling.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/terms.h"
 
@@ -78,22 +76,11 @@ static void die(const char *what)
     exit(1);
 }
 
-/* The type of the weights, or of the arithmetic where they are widened: a part of ids. */
-static void type_name(const struct subject *subject, char type[16])
-{
-    snprintf(type, 16, "%s",
-             engine_info(subject->engine)->compute == KERN_COMPUTE_F32
-                 ? "f32"
-                 : tensor_type_name(subject->model->layers[0].ffn_up->type));
-    for (char *c = type; *c; c++)
-        *c = (char)tolower((unsigned char)*c);
-}
-
 /* "NAME_TYPE_THREADSt" */
 static const char *id_of(const struct subject *subject, const char *name, char id[96])
 {
     char type[16];
-    type_name(subject, type);
+    subject_type_name(subject, type);
     snprintf(id, 96, "%s_%s_%ut", name, type, engine_info(subject->engine)->threads);
     return id;
 }
@@ -472,11 +459,6 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
     limits_open(&limits, subject.bytes, threads);
     bench_works(report, &subject, &limits, WORKS);
     limits_add(&report->bench, &limits);
-    if (threads == 1) {
-        char type[16];
-        type_name(&subject, type);
-        bench_sampling(&report->bench, &subject, type, 5 * report->seconds);
-    }
     engine_destroy(subject.engine);
     if (threads == 1) {
         options.compute = KERN_COMPUTE_F32;

@@ -1,7 +1,7 @@
 /* What a step costs beside computing, with 1,024 sequences that decode: everything that the loop thread does from the end of one step
  * to the beginning of the next.
  *
- *     bench_sched [--json FILE] MODEL
+ *     bench_sched [--json FILE] TINY [MODEL]
  *
  * sched1024       policy alone, as a node calls it: page accounting for each sequence (one in page_tokens of them takes a page,
  *                 cached ones being evicted), publication of the pages that became full, the batch's plan, and churn: in each step
@@ -15,7 +15,8 @@
  *     _plan       the batch's plan
  *     _build      block tables, rows and sampling parameters, where the engine reads them
  *     _batch      list, plan and build together, beside the bound
- * sched32_node... the same with 32 sequences
+ * sched32_node... the same with 32 sequences, of MODEL where there is one: its steps leave nothing in the caches
+ * between32...    that, drawing and sending beside a step of MODEL: between.h
  *
  * Not part of it, and shown apart: sched1024_submit, the engine's own handing over to its threads; sched1024_send, a message to the
  * router with one token of each sequence, built and packed as outbox_flush does, without gRPC.
@@ -33,9 +34,12 @@
 #include "prefill_node/prefill.h"
 #include "sched/prefix.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/between.h"
+#include "tests/bench/sending.h"
 
 enum {
     SEQUENCES = 1024,
+    FEW = 32,
     PAGE_TOKENS = 16,
     PROMPT = 512,
     PROMPT_PAGES = PROMPT / PAGE_TOKENS,
@@ -372,7 +376,8 @@ static void node_add(struct bench *bench, uint32_t sequences, const char *name, 
                                             .lower_is_better = true});
 }
 
-static void node_run(struct bench *bench, const char *path, uint32_t sequences)
+/* Returns what a node does for a step, handing it over included: us. */
+static double node_run(struct bench *bench, const char *path, uint32_t sequences, uint32_t steps)
 {
     static uint32_t ids[64];
     static double us[STEPS], batch_us[STEPS], parts_us[PART_COUNT][STEPS];
@@ -442,7 +447,7 @@ static void node_run(struct bench *bench, const char *path, uint32_t sequences)
     }
     uint32_t count = 0;
     parts_on = true;
-    for (uint32_t rounds = 0; count < STEPS; rounds++) {
+    for (uint32_t rounds = 0; count < steps; rounds++) {
         loop_round(loop, NS_PER_MS);
         uint32_t decoding = work_count(&node->table, SM_TO(WORK_DECODING));
         if (rounds > 100000 || (!decoding && count))
@@ -462,6 +467,7 @@ static void node_run(struct bench *bench, const char *path, uint32_t sequences)
     node_add(bench, sequences, "node_batch", batch_us, count, sequences == SEQUENCES);
     for (int i = 0; i < PART_COUNT; i++)
         node_add(bench, sequences, part_names[i], parts_us[i], count, false);
+    double all_us = median(us, count) + median(parts_us[PART_SUBMIT], count);
     node_destroy(node);
     rpc_destroy(rpc);
     xfer_hub_destroy(hub);
@@ -470,20 +476,27 @@ static void node_run(struct bench *bench, const char *path, uint32_t sequences)
     metrics_destroy(metrics);
     model_close(model);
     loop_destroy(loop);
+    return all_us;
 }
 
 int main(int argc, char **argv)
 {
     struct bench bench;
-    if (bench_begin(&bench, &argc, argv) < 0)
-        return 2;
-    if (argc != 2) {
-        fprintf(stderr, "usage: bench_sched [--json FILE] MODEL\n");
+    int given = bench_begin(&bench, &argc, argv);
+    if (given != 1 && given != 2) {
+        fprintf(stderr, "usage: bench_sched [--json FILE] TINY [MODEL]\n");
         return 2;
     }
+    if (given == 2)
+        sending_fork();
     policy_run(&bench);
-    node_run(&bench, argv[1], SEQUENCES);
-    node_run(&bench, argv[1], 32);
+    node_run(&bench, argv[1], SEQUENCES, STEPS);
     send_run(&bench);
+    double scheduling_us = node_run(&bench, argv[given], FEW, given == 2 ? 60 : STEPS);
+    if (given == 2) {
+        sending_open(FEW);
+        bench_between(&bench, argv[2], scheduling_us, 10);
+        sending_close();
+    }
     return bench_end(&bench);
 }

@@ -1,6 +1,7 @@
 /* See subject.h. */
 #include "tests/bench/subject.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,16 @@ void subject_open(struct subject *subject, struct model_file *model, struct engi
             die("no slot");
     for (uint32_t i = 0; i < SUBJECT_PROMPT; i++)
         subject->ids[i] = (i * 2654435761u >> 8) % info->vocab_size;
+}
+
+void subject_type_name(const struct subject *subject, char type[16])
+{
+    snprintf(type, 16, "%s",
+             engine_info(subject->engine)->compute == KERN_COMPUTE_F32
+                 ? "f32"
+                 : tensor_type_name(subject->model->layers[0].ffn_up->type));
+    for (char *c = type; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
 }
 
 /* One layer of a page, over and over: values of about a unit's size, of int8 with scales of 1/127. Zeros would be kinder than what a

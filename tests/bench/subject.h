@@ -32,6 +32,9 @@ struct subject {
 
 void subject_open(struct subject *subject, struct model_file *model, struct engine_options options);
 
+/* "q4_1": the type of the weights, or of the arithmetic where they are widened ("f32"); a part of ids. */
+void subject_type_name(const struct subject *subject, char type[16]);
+
 /* Writes noise to every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
 void subject_pages_fill(struct subject *subject);
 
