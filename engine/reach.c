@@ -148,6 +148,9 @@ static void reach_fill(const struct trial *trial, double layers, struct engine_r
                 positive(reach->layers[i] - reach->prompt_pair * (double)roofline_pairs(0, PROMPT));
             reach->head[i] = reach->head[i - 1] * PROMPT / SEQS;
         }
+        /* more rows take no less: what says so was measured while somebody else had the processor */
+        if (i > 0 && reach->layers[i] < reach->layers[i - 1])
+            reach->layers[i] = reach->layers[i - 1];
     }
 }
 

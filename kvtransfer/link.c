@@ -123,8 +123,10 @@ static void link_connect(struct kv_link *link, struct xfer_peer *peer)
     link->load = xfer_peer_load(peer);
 }
 
-static void link_up(struct kv_link *link)
+/* Something has come from the peer, under this epoch. */
+static void link_heard(struct kv_link *link)
 {
+    link->heard_ns = link->links->patient_ns;
     if (link->state != KV_LINK_CONNECTING)
         return;
     sm_move(&link_table, &link->state, KV_LINK_UP);
@@ -223,7 +225,7 @@ static void hello_received(struct kv_link *link, const struct kv_frame *frame)
         link->hello_reply_owed = true; /* so that the peer learns the epoch */
         links->ticked_ns = 0;
     } else {
-        link_up(link);
+        link_heard(link);
         if (frame->hello.reply_wanted) {
             link->hello_reply_owed = true;
             links->ticked_ns = 0;
@@ -242,7 +244,7 @@ static struct kv_link *frame_link(struct kv_links *links, const struct kv_frame 
     if (link && frame->type == KV_FRAME_HELLO)
         return link;
     if (link && kv_link_usable(link) && frame->epoch == link->epoch) {
-        link_up(link);
+        link_heard(link);
         return link;
     }
     links->counters.stale[frame->type]++;
@@ -320,6 +322,23 @@ struct xfer_handler kv_links_handler(struct kv_links *links)
 
 /* --- rounds --- */
 
+/* UP and silent: nothing may be wanted, or the peer's end was lost on the way. A word to an endpoint that is gone ends ours at once. */
+static void link_tick_idle(struct kv_link *link)
+{
+    struct kv_links *links = link->links;
+    const struct kv_links_options *options = &links->options;
+    uint64_t silent_ns = links->patient_ns - link->heard_ns;
+    if (link->state != KV_LINK_UP || !options->idle_ns || silent_ns < options->idle_ns)
+        return;
+    if (silent_ns >= options->idle_ns + options->stall_ns) {
+        links->counters.links_stalled++;
+        link_fail(link, STATUS_TIMEOUT);
+    } else if (links->now_ns >= link->hello_ns) {
+        link->hello_ns = links->now_ns + options->hello_ns;
+        hello_send(link, true);
+    }
+}
+
 static void link_tick_stall(struct kv_link *link)
 {
     struct kv_links *links = link->links;
@@ -356,7 +375,9 @@ static void link_tick(struct kv_link *link)
             link_fail(link, STATUS_TIMEOUT);
             return;
         }
-        link_tick_stall(link);
+        link_tick_idle(link);
+        if (kv_link_usable(link))
+            link_tick_stall(link);
     } else if (link->state == KV_LINK_CLOSING) {
         if (links->now_ns - link->since_ns >= options->quarantine_ns) {
             links->counters.links_quarantined++;

@@ -23,7 +23,9 @@
  * Parked states: CONNECTING says HELLO again every 500 ms, and fails when for `stall_ns` nothing has come; CLOSING waits for the
  * endpoint's own operations, for a second at most, then the endpoint is quarantined (its operations' memory stays pinned until the
  * worker ends); DOWN waits for the peer's call, for kv_link_reopen, or for `reopen_ns` (`called_ns` where the peer calls). UP has a
- * stall clock: operations outstanding and none completed for `stall_ns` ends it.
+ * stall clock: operations outstanding and none completed for `stall_ns` ends it. Where nothing has come for `idle_ns` UP says HELLO too,
+ * every 500 ms, and ends when nothing comes for `stall_ns` more: the peer's end may have been lost in a network that was cut just then,
+ * and it could call in vain for ever, since who is UP lets nobody connect.
  *
  * Doubt: a transfer on it came to nothing though no operation failed. The link serves on, but the pair is to meet again: with a frame
  * from the peer it is UP once more.
@@ -69,6 +71,8 @@ struct kv_links_options {
         rate_max; /* bytes/s of pieces that this node sends, over all links; 0: as fast as they go */
     uint64_t stall_ns; /* operations outstanding and none completed: the endpoint ends; 0: 4 s */
     uint64_t hello_ns; /* between two HELLOs while connecting; 0: 500 ms */
+    uint64_t
+        idle_ns; /* UP, and nothing has come for so long: asks whether the peer is there; 0: never */
     /* A closing endpoint that has not drained in this time is given up on; 0: 1 s. */
     uint64_t quarantine_ns;
     /* A link that is DOWN opens again by itself after this; 0: by the peer's call or kv_link_reopen only. */

@@ -42,7 +42,8 @@ struct kv_link {
     struct xfer_peer *peer; /* CONNECTING, UP, CLOSING */
     void *context;
     uint64_t since_ns; /* of CLOSING, DOWN; of CONNECTING, patient time */
-    uint64_t hello_ns; /* when the next HELLO is due, CONNECTING */
+    uint64_t hello_ns; /* when the next HELLO is due, CONNECTING, or UP and idle */
+    uint64_t heard_ns; /* patient time of the last frame or piece under this epoch */
     /* Patient time of the last completion, or of nothing outstanding: of pieces, and of frames. */
     uint64_t ops_moved_ns, frames_moved_ns;
     struct xfer_load load; /* as the stall clock saw it last */

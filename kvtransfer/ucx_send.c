@@ -22,12 +22,31 @@ void ucx_send_forgive_end(void)
     forgiving = false;
 }
 
+/* Whether a failed send is to look like a sent one: the connection is over, whatever it was that ended it. */
+static bool forgiven(int error)
+{
+    return forgiving && (error == ECONNRESET || error == EPIPE || error == ETIMEDOUT ||
+                         error == EHOSTUNREACH || error == ENETUNREACH);
+}
+
 __attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t bytes,
                                                     int flags)
 {
     ssize_t sent = sendto(fd, data, bytes, flags, NULL, 0); /* what send is defined as */
-    if (sent >= 0 || !forgiving || (errno != ECONNRESET && errno != EPIPE))
-        return sent;
+    return sent >= 0 || !forgiven(errno) ? sent : (ssize_t)bytes;
+}
+
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message,
+                                                       int flags)
+{
+    struct mmsghdr one = {.msg_hdr = *message};
+    if (sendmmsg(fd, &one, 1, flags) == 1)
+        return (ssize_t)one.msg_len;
+    if (!forgiven(errno))
+        return -1;
+    size_t bytes = 0;
+    for (size_t i = 0; i < message->msg_iovlen; i++)
+        bytes += message->msg_iov[i].iov_len;
     return (ssize_t)bytes;
 }
 

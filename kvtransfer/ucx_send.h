@@ -1,4 +1,4 @@
-/* Ways around two faults of UCX 1.13.
+/* Ways around three faults of UCX 1.13.
  *
  * The first: while an endpoint wires up, its first messages wait in a queue until the TCP
  * connection is acknowledged. If that connection has been reset by then, sending from within the queue fails, and a check
@@ -7,11 +7,15 @@
  * that UCX made by itself to answer a peer, so that closing our own in time is no cure.
  *
  * So this file defines `send` for the whole program, which the dynamic linker finds before libc's. It is libc's, but for one
- * case: inside ucp_worker_progress, on a connection that is reset or closed, it says that the bytes were sent, as the kernel
+ * case: inside ucp_worker_progress, on a connection that is over, it says that the bytes were sent, as the kernel
  * itself would have a moment earlier. UCX then learns of the end where it handles it well: when it reads. Bytes lost so
  * are lost as with any death, and the protocol expects that: only D's DONE is a receipt, everything else has a deadline.
  *
- * The second: a peer asks for a connection and dies at once; UCX's answer waits behind a connect of its own, which fails; the answer
+ * The second: what a peer sent is handled from within UCX's reading of its connection, and the answer to it may go out at once. If
+ * sending fails there, UCX lets go of the buffer that it is reading from, and then does so once more: the process ends (seen on a pair
+ * whose network was cut one way). Answers with a payload go by `sendmsg`, which this file therefore defines in the same way.
+ *
+ * The third: a peer asks for a connection and dies at once; UCX's answer waits behind a connect of its own, which fails; the answer
  * is thrown away, and a check of which kinds of message may be thrown away ends the process. UCX 1.14 threw the check out. The
  * function that has it, ucp_request_send_state_ff, is called through the dynamic linker, so this file defines it too and, in front of
  * UCX's own, gives such a message a kind that the check lets pass; nothing else looks at it any more. It does so with 1.13 alone, and only where

@@ -393,6 +393,7 @@ static enum status links_make(struct node_impl *impl, struct err *err)
     struct node *node = &impl->node;
     struct kv_links_options options = {.links_max = peers_max(impl),
                                        .reopen_ns = 500 * NS_PER_MS,
+                                       .idle_ns = 2 * NS_PER_S,
                                        .wait_ns = KV_WAIT_NS,
                                        .rate_max = node->options->kv_rate_max};
     struct kv_links_events events = {.context = node->peers, .link_changed = peers_link_changed};

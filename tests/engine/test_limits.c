@@ -245,9 +245,13 @@ TEST(limits, what_is_expected_is_measured)
             limits.model.layer_bytes *= 1e6;
         CHECK_MSG(!engine_reach_measure(&o, model, &limits, &reach, &err), "%s", err.message);
         for (int p = 0; p < ENGINE_REACH_POINTS; p++)
-            CHECK(reach.layers[p] > 0 && reach.head[p] >= 0 && reach.rows[p] > 0);
+            CHECK_MSG(reach.layers[p] > 0 && reach.head[p] >= 0 && reach.rows[p] > 0 &&
+                          reach.layers[p] >= reach.layers[p ? p - 1 : 0],
+                      "%u rows: layers %g s, head %g s; before them %g s", reach.rows[p],
+                      reach.layers[p], reach.head[p], reach.layers[p ? p - 1 : 0]);
         /* more rows take longer, each of them less; however busy the machine is, not by as much as this allows */
-        CHECK(reach.layers[3] > reach.layers[0] && reach.layers[3] < 20 * 64 * reach.layers[0]);
+        CHECK_MSG(reach.layers[3] > reach.layers[0] && reach.layers[3] < 20 * 64 * reach.layers[0],
+                  "1 row takes %g s, 64 take %g s", reach.layers[0], reach.layers[3]);
         CHECK(reach.decode_pair >= 0 && reach.prompt_pair >= 0);
     }
     struct engine_options bad = options;

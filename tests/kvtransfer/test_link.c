@@ -338,3 +338,36 @@ TEST(link, a_doubted_link_is_up_again_with_the_peers_next_word)
     rig_take_finish(&take);
     pair_stop();
 }
+
+/* D's endpoint ends while the network is cut, so that P hears nothing of it and has nothing outstanding that could fail: P asks. */
+TEST(link, an_end_that_was_lost_on_the_way_is_asked_for)
+{
+    pair_begin(
+        &(struct rig_options){.links = {.reopen_ns = 500 * NS_PER_MS, .idle_ns = 2 * NS_PER_S}});
+    p_to_d = rig_link(&p, &d);
+    d_to_p = rig_link(&d, &p);
+    pair_turns(5);
+    /* while all is well the question changes nothing */
+    pair_turns(20000);
+    CHECK_INT(p.changes[KV_LINK_UP], 1);
+    CHECK_INT(d.changes[KV_LINK_UP], 1);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
+    CHECK_INT(kv_links_counters(p.links)->links_stalled, 0);
+    CHECK_INT(kv_link_info(p_to_d).epoch, 1);
+    /* what D says is lost from here on, its end too; P has nothing to say */
+    xfer_hub_cut(d.xfer, p.xfer, true);
+    pair_turns(3900); /* the last word came at most 2 s earlier */
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    CHECK_INT(kv_links_counters(p.links)->links_stalled, 0);
+    pair_turns(2200);
+    CHECK_INT(kv_links_counters(p.links)->links_stalled, 1);
+    CHECK(kv_link_info(p_to_d).state != KV_LINK_UP);
+    xfer_hub_cut(d.xfer, p.xfer, false);
+    pair_turns(6000);
+    CHECK_INT(kv_link_info(p_to_d).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(d_to_p).state, KV_LINK_UP);
+    CHECK_INT(kv_link_info(p_to_d).epoch, kv_link_info(d_to_p).epoch);
+    CHECK(kv_link_info(p_to_d).epoch > 1);
+    pair_stop();
+}

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "kvtransfer/ucx_send.h"
 #include "tests/kvtransfer/rig.h"
 #include "tests/kvtransfer/ucx_rig.h"
 #include "tests/test.h"
@@ -517,6 +518,30 @@ TEST(ucx, a_damaged_address_is_refused)
         CHECK_INT(xfer_peer_open(xfer, address, i, &number, NULL, &peer, &err), STATUS_INVALID);
     }
     xfer_destroy(xfer);
+}
+
+/* --- sending on a connection that is over --- */
+
+TEST(ucx, within_progress_a_failed_send_looks_like_a_sent_one)
+{
+    int ends[2];
+    char text[10] = "ten bytes", got[20];
+    struct iovec parts[] = {{text, 4}, {text + 4, 6}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    CHECK_INT(sendmsg(ends[0], &message, MSG_NOSIGNAL), 10); /* what can be sent is sent */
+    CHECK_INT(recv(ends[1], got, sizeof got, 0), 10);
+    CHECK_STR(got, text);
+    close(ends[1]);
+    CHECK(send(ends[0], text, sizeof text, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    CHECK(sendmsg(ends[0], &message, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    ucx_send_forgive_begin();
+    CHECK_INT(send(ends[0], text, sizeof text, MSG_NOSIGNAL), 10);
+    CHECK_INT(sendmsg(ends[0], &message, MSG_NOSIGNAL), 10);
+    CHECK(sendmsg(-1, &message, MSG_NOSIGNAL) == -1 && errno == EBADF); /* other errors stay */
+    ucx_send_forgive_end();
+    CHECK(sendmsg(ends[0], &message, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    close(ends[0]);
 }
 
 /* --- the listener's port --- */
