@@ -76,7 +76,8 @@ struct attention_arguments {
     const struct cpu_attention_kernels *kernels;
     struct cpu_scratch *scratch;
     const struct cpu_attention_split *split;
-    bool together;  /* rows alone take all KV heads in one item */
+    bool together; /* rows alone take all KV heads in one item */
+    uint32_t threads;
     uint32_t items; /* of all tiles */
 };
 
@@ -154,6 +155,19 @@ static const struct cpu_tile *tile_of_item(const struct cpu_step *step, uint32_t
     return &step->tiles[low];
 }
 
+/* The item that this thread will come to next, or about then, if it is a row alone and short: its first page's layer. Short rows
+ * are over before the processor sees what is read, and wait for memory at each head. */
+static const uint8_t *next_layer(const struct attention_arguments *a, uint32_t number,
+                                 const uint8_t *layer)
+{
+    if (!a->together || number < a->threads || a->kv->desc.page_tokens < ATTENTION_BLOCK)
+        return NULL;
+    const struct cpu_tile *tile = tile_of_item(a->step, number - a->threads);
+    if (tile->row_count != 1 || tile->parts != 1 || a->step->seq_dead[tile->seq])
+        return NULL;
+    return layer + a->step->base.seqs[tile->seq].blocks[0] * a->kv->page_bytes;
+}
+
 /* One part of the tile's `item`; the last one to finish merges all. */
 static void part_run(const struct attention_arguments *a, const struct cpu_tile *tile,
                      uint32_t kv_head, uint32_t part, struct cpu_attention_tile *work)
@@ -220,6 +234,7 @@ static void attention_item(void *context, uint32_t item, unsigned worker)
         work.head_scales_bytes = head_scales;
         work.layer = layer;
         work.layer_bytes = a->kv->layer_bytes;
+        work.next = next_layer(a, number, layer);
     }
     if (tile->parts > 1)
         part_run(a, tile, kv_head, part, &work);
@@ -232,7 +247,8 @@ static void attention_run(struct kern_stream *stream, const void *arguments)
     struct attention_arguments a = *(const struct attention_arguments *)arguments;
     a.together = a.kernels->heads_together && a.kv->desc.head_dim % 8 == 0 &&
                  a.desc.heads <= ATTENTION_STATES_MAX;
-    items_plan(&a, cpu_pool_threads(stream->pool));
+    a.threads = cpu_pool_threads(stream->pool);
+    items_plan(&a, a.threads);
     cpu_pool_run(stream->pool, a.items, attention_item, &a);
 }
 

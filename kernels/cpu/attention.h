@@ -56,6 +56,9 @@ struct cpu_attention_tile {
     size_t head_bytes, head_scales_bytes;
     const uint8_t *layer;
     size_t layer_bytes;
+    const uint8_t *
+        next; /* NULL; or where the layer begins in the first page of a row alone that comes soon, to be asked for while
+                            this one's last block is computed */
     float *scratch; /* [cpu_attention_scratch_floats] */
     float *
         partials; /* NULL; or results of the blocks below stay apart there, and `out` is left alone. One row only, head_dim a

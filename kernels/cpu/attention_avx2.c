@@ -117,9 +117,19 @@ ALWAYS_INLINE int round_steps(int nq)
     return nq == 1 ? 4 : nq == 4 ? 16 : 8;
 }
 
-/* The products of dimension i, whose K lies `at` bytes on. */
+/* The lines `apart` bytes from those of n registers of values. */
+ALWAYS_INLINE void beside_fetch(int n, int half, const uint8_t *const *values, ptrdiff_t apart)
+{
+    const int a_line = half ? 4 : 2;
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i += a_line)
+        line_fetch(values[i] + apart);
+}
+
+/* The products of dimension i, whose K lies `at` bytes on. `beside`: what lies so far from it is asked for, or NULL. */
 ALWAYS_INLINE void scores_step(int nq, int runs, int half, const float *const *q,
-                               const uint8_t *const *k, uint32_t i, size_t at, __m256 sum[CHUNK][8])
+                               const uint8_t *const *k, uint32_t i, size_t at,
+                               const ptrdiff_t *beside, __m256 sum[CHUNK][8])
 {
     const float *factors[CHUNK];
     const uint8_t *values[2 * RUNS];
@@ -129,6 +139,8 @@ ALWAYS_INLINE void scores_step(int nq, int runs, int half, const float *const *q
 #pragma GCC unroll 8
     for (int n = 0; n < 2 * runs; n++)
         values[n] = k[n / 2] + at + n % 2 * LANES * element_bytes(half);
+    if (beside)
+        beside_fetch(2 * runs, half, values, *beside);
     step(nq, 2 * runs, half, factors, values, sum);
 }
 
@@ -136,7 +148,7 @@ ALWAYS_INLINE void scores_step(int nq, int runs, int half, const float *const *q
  * lines are asked for in every step. */
 ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const struct source *source,
                              const float *const *q, float scale, const uint8_t *const *k,
-                             struct fetch *fetch, float *score)
+                             struct fetch *fetch, const ptrdiff_t *beside, float *score)
 {
     const int steps = round_steps(nq);
     __m256 sum[CHUNK][8];
@@ -152,10 +164,10 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
         for (int x = 0; x < steps; x++, at += source->k_stride) {
             if (fetching)
                 fetch_lines(fetch, half, x, steps);
-            scores_step(nq, runs, half, q, k, i + (uint32_t)x, at, sum);
+            scores_step(nq, runs, half, q, k, i + (uint32_t)x, at, beside, sum);
         }
     for (; steps > LANES && i < source->dim; i++, at += source->k_stride)
-        scores_step(nq, runs, half, q, k, i, at, sum);
+        scores_step(nq, runs, half, q, k, i, at, beside, sum);
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
@@ -166,11 +178,13 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
 
 ALWAYS_INLINE void scores(int nq, int half, bool fetching, const struct source *source,
                           const float *const *q, float scale, const struct block *block,
-                          struct fetch *fetch, uint32_t count, float *score)
+                          struct fetch *fetch, const ptrdiff_t *beside, uint32_t count,
+                          float *score)
 {
     const int runs = nq == 1 ? 4 : nq == 4 ? 1 : 2;
     for (int r = 0; r < RUNS && (uint32_t)r * RUN < count; r += runs)
-        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, score + r * RUN);
+        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, beside,
+                  score + r * RUN);
 }
 
 /* The products of one position, weights [nq][64] and V at `v`. */
@@ -188,11 +202,12 @@ ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, 
     step(nq, nv, half, factors, values, sum);
 }
 
-/* nv registers of outputs of nq heads, from dimension `lane` on, merged. With `fetching` lines are asked for in every step. */
+/* nv registers of outputs of nq heads, from dimension `lane` on, merged. With `fetching` lines are asked for in every step; in a
+ * block that is not whole what lies `beside`. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const struct source *source,
                               const struct block *block, struct fetch *fetch, uint32_t count,
-                              const float *e, const struct softmax *s, bool first, uint32_t lane,
-                              float *running)
+                              const float *e, const struct softmax *s, ptrdiff_t beside, bool first,
+                              uint32_t lane, float *running)
 {
     const size_t element = element_bytes(half);
     const int steps = round_steps(nq);
@@ -208,8 +223,12 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
         const float *weights = e + r * RUN;
         if (count < ATTENTION_BLOCK) {
             uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
-            for (uint32_t j = 0; j < positions; j++, v += stride)
+            for (uint32_t j = 0; j < positions; j++, v += stride) {
+                line_fetch(v + beside);
+                if (!half && nv > 2)
+                    line_fetch(v + beside + 64);
                 outputs_step(nq, nv, half, weights + j, v, sum);
+            }
             continue;
         }
 #pragma GCC unroll 1
@@ -231,16 +250,20 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
 
 ALWAYS_INLINE void outputs(int nq, int half, bool fetching, const struct source *source,
                            const struct block *block, struct fetch *fetch, uint32_t count,
-                           const float *e, const struct softmax *s, bool first, float *running)
+                           const float *e, const struct softmax *s, ptrdiff_t beside, bool first,
+                           float *running)
 {
     const int nv = nq == 1 ? 8 : nq == 4 ? 2 : 4;
     uint32_t lane = 0;
     for (; lane + (uint32_t)nv * LANES <= source->dim; lane += (uint32_t)nv * LANES)
-        outputs_at(nq, nv, half, fetching, source, block, fetch, count, e, s, first, lane, running);
+        outputs_at(nq, nv, half, fetching, source, block, fetch, count, e, s, beside, first, lane,
+                   running);
     for (; lane + 2 * LANES <= source->dim; lane += 2 * LANES)
-        outputs_at(nq, 2, half, false, source, block, fetch, count, e, s, first, lane, running);
+        outputs_at(nq, 2, half, false, source, block, fetch, count, e, s, beside, first, lane,
+                   running);
     for (; lane < source->dim; lane += LANES)
-        outputs_at(nq, 1, half, false, source, block, fetch, count, e, s, first, lane, running);
+        outputs_at(nq, 1, half, false, source, block, fetch, count, e, s, beside, first, lane,
+                   running);
 }
 
 /* One chunk of heads. */
@@ -249,6 +272,8 @@ struct chunk {
     float *running, *running_max, *running_sum;
     float scale;
     bool first; /* the sequence's first block */
+    ptrdiff_t beside_k,
+        beside_v; /* from a sequence's last block's K, and V, to those that are asked for meanwhile */
 };
 
 /* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks. */
@@ -263,12 +288,14 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
         memset(score, 0, sizeof score);
     if (fetching)
         fetch = ahead[0];
-    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch, count, score);
+    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch,
+           count < ATTENTION_BLOCK ? &chunk->beside_k : NULL, count, score);
     softmax_heads(nq, chunk->first, score, count, NULL, 64, e, chunk->running_max,
                   chunk->running_sum, &s);
     if (fetching)
         fetch = ahead[1];
-    outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->first, chunk->running);
+    outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->beside_v, chunk->first,
+            chunk->running);
 }
 
 /* Whole blocks, with and without fetching, and a sequence's last one apart, so that the loops' lengths are constants. Not
@@ -392,7 +419,7 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
     struct block own = *block;
     for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
         const uint8_t *at[STREAMS] = {tile->layer, tile->layer};
-        if (count == ATTENTION_BLOCK) /* a sequence's last block asks for nothing */
+        if (count == ATTENTION_BLOCK) /* a last block asks for another sequence at most */
             streams_find(tile, begin, last, head, at);
         struct fetch fetch[2];
         for (int x = 0; x < 2; x++, at[0] += dim / 2 * row, at[1] += dim / 2 * row)
@@ -405,6 +432,10 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
                                   .running_sum = results.sum + state,
                                   .scale = tile->scale,
                                   .first = begin == 0 || tile->partials};
+            if (tile->next && g == 0) {
+                chunk.beside_k = tile->next - block->k[0];
+                chunk.beside_v = tile->next + (tile->v - tile->k) - block->v[0];
+            }
             for (uint32_t h = 0; h < nq; h++)
                 chunk.q[h] = tile->q + (size_t)(state + h) * dim;
             attend[half][nq](source, &chunk, &own, g == 0 ? fetch : NULL, count);

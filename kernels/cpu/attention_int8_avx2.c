@@ -411,8 +411,14 @@ static void block_heads(const struct cpu_attention_tile *tile, const struct quer
     memcpy(own, runs, sizeof own);
     for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
         struct lines lines = {.ahead = own};
-        if (seen >= ATTENTION_BLOCK) /* a sequence's last block asks for nothing */
+        if (seen >= ATTENTION_BLOCK) /* a last block asks for another sequence at most */
             streams_find(tile, begin, last, head, lines.at);
+        else if (tile->next) {
+            lines.at[0] = tile->next + head * tile->head_bytes;
+            lines.at[1] = lines.at[0] + (tile->v - tile->k);
+            line_fetch(tile->next + (tile->k_scales - tile->k) + head * tile->head_scales_bytes);
+            line_fetch(tile->next + (tile->v_scales - tile->k) + head * tile->head_scales_bytes);
+        }
         uint32_t nq;
         for (uint32_t g = 0; g < tile->group; g += nq, state += nq) {
             nq = chunk_heads(tile->group - g);
