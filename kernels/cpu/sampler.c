@@ -4,16 +4,19 @@
  * no further than a draw looks, because sorting a row would take a sixth of a decode step of 32 rows. Sums that decide something are
  * integers, so they have no order, and what lies above a place in the order can be added up without being sorted:
  *
- *     top_k up to 64     the best, from one pass
- *     larger top_k       a count of each bucket of values; what lies in the buckets down to the last one is sorted
- *     top_p alone        a sum of each bucket; the one bucket in which top_p is passed is sorted, and the one in which the draw falls
- *     none               a sum of each 64 ids; the 64 in which the draw falls are walked through again
+ *     top_k, top_p   what lies above a value that a sample of the row says few will reach is taken out of the row: a part of it, in which
+ *                    the draw falls unless the sample misled
+ *     top_k up to 64 of a row without such a part: the best, from one pass
+ *     larger top_k   a count of each bucket of values; what lies in the buckets down to the last one is sorted
+ *     top_p alone    a sum of each bucket; the one bucket in which top_p is passed is sorted, and the one in which the draw falls
+ *     none           a sum of each 64 ids; the 64 in which the draw falls are walked through again
  *
  * See docs/NUMERICS.md, "Sampling", for the definition, which knows no buckets. */
 #include "kernels/cpu/sampler.h"
 
 #include <assert.h>
 #include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +24,7 @@
 #include "kernels/cpu/mathf.h"
 #include "kernels/cpu/philox.h"
 
-enum { BEST_MAX = 64 };
+enum { BEST_MAX = 64, BLOCK = 4096 };
 
 struct cpu_sampler {
     uint32_t vocab;
@@ -29,6 +32,9 @@ struct cpu_sampler {
         *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
     float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for and they change */
     float *few;  /* [vocab] the values of a part of the order */
+    uint32_t part_max; /* [part_max]: a part of the row */
+    float *part_values;
+    uint32_t *part_ids;
     uint64_t *sums;   /* [vocab / CPU_SAMPLER_RUN, rounded up] */
     uint64_t *order;  /* [vocab + BEST_MAX] keys, best first: a part of the order */
     uint64_t *spare;  /* [vocab] */
@@ -50,13 +56,18 @@ enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out)
     sampler->counts = calloc(count, sizeof *sampler->counts);
     sampler->raw = calloc(count, sizeof *sampler->raw);
     sampler->few = calloc(count, sizeof *sampler->few);
+    sampler->part_max = vocab / 8 + BLOCK;
+    size_t part = sampler->part_max + CPU_SAMPLER_SPARE;
+    sampler->part_values = calloc(part, sizeof *sampler->part_values);
+    sampler->part_ids = calloc(part, sizeof *sampler->part_ids);
     sampler->sums = calloc(count / CPU_SAMPLER_RUN + 1, sizeof *sampler->sums);
     sampler->order = calloc(count + BEST_MAX, sizeof *sampler->order);
     sampler->spare = calloc(count, sizeof *sampler->spare);
     sampler->units = calloc(count, sizeof *sampler->units);
     sampler->places = calloc(count, sizeof *sampler->places);
     if (!sampler->counts || !sampler->raw || !sampler->few || !sampler->sums || !sampler->order ||
-        !sampler->spare || !sampler->places) {
+        !sampler->spare || !sampler->units || !sampler->places || !sampler->part_values ||
+        !sampler->part_ids) {
         cpu_sampler_destroy(sampler);
         return STATUS_MEMORY;
     }
@@ -71,6 +82,8 @@ void cpu_sampler_destroy(struct cpu_sampler *sampler)
     free(sampler->counts);
     free(sampler->raw);
     free(sampler->few);
+    free(sampler->part_values);
+    free(sampler->part_ids);
     free(sampler->sums);
     free(sampler->order);
     free(sampler->spare);
@@ -190,9 +203,12 @@ static uint32_t greedy(const float *logits, const struct cpu_sampler_look *look)
 struct draw {
     const struct kern_sampling *how;
     const struct cpu_sampler_loops *loops;
-    const float *values; /* [vocab] */
+    const float *values; /* [count] of the row, or of a part of it */
+    const uint32_t *ids; /* [count] NULL: the places */
+    uint32_t count;
     struct cpu_sampler_scale scale;
-    uint64_t u; /* [0, 2^53) */
+    uint32_t best_at; /* a place of the row near its best, as in struct cpu_sampler_look */
+    uint64_t u;       /* [0, 2^53) */
 };
 
 /* The first whose running sum exceeds this is drawn from what adds up to `sum`: sum > u * whole. */
@@ -229,20 +245,102 @@ static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
     return begin + id;
 }
 
+static uint32_t id_of(const struct draw *draw, uint64_t key)
+{
+    uint32_t place = cpu_sampler_key_id(key);
+    return draw->ids ? draw->ids[place] : place;
+}
+
+/* The first bucket in which the running sum reaches `enough`; the last one where none does. */
+static uint32_t bucket_reaching(const uint64_t *buckets, uint64_t enough)
+{
+    uint32_t i = 0;
+    for (uint64_t sum = buckets[0]; sum < enough && i < CPU_SAMPLER_BUCKETS - 1; sum += buckets[i])
+        i++;
+    return i;
+}
+
+/* How far below the best, in exponents, top_k or top_p will look, by a sample of the row without its best, which would count many times
+ * there; some more, because it is a sample. False: there are many. */
+static bool reach_guess(struct cpu_sampler *sampler, const struct draw *draw, float *reach_out)
+{
+    enum { EACH = 32, LEAST = 8 * EACH * CPU_SAMPLER_RUN, FEW = 10, SOME = 4 };
+    const struct kern_sampling *how = draw->how;
+    bool by_count = how->top_k && how->top_k < draw->count;
+    const float *row = draw->values;
+    struct cpu_sampler_scale all = draw->scale;
+    uint32_t count = 0, above = 0, first = (draw->best_at / CPU_SAMPLER_RUN + 1) % EACH;
+    if (draw->count < LEAST)
+        return false;
+    for (uint32_t i = first * CPU_SAMPLER_RUN; i + CPU_SAMPLER_RUN <= draw->count;
+         i += EACH * CPU_SAMPLER_RUN) {
+        memcpy(sampler->few + count, row + i, CPU_SAMPLER_RUN * sizeof *row);
+        count += CPU_SAMPLER_RUN;
+    }
+    all.min_p = 0;
+    uint64_t rest = draw->loops->buckets(sampler->few, count, &all, by_count, sampler->places,
+                                         sampler->buckets),
+             best = UINT64_C(1) << CPU_SAMPLER_UNIT_BITS, enough = how->top_k;
+    if (by_count) {
+        enough = enough * 3 / (2 * EACH) + SOME;
+    } else { /* halfway between top_p and all */
+        uint64_t total = best + EACH * rest;
+        enough = enough_of(draw, total);
+        enough += (total - enough) / 2;
+        enough = enough > best ? (enough - best) / EACH : 0;
+    }
+    uint32_t bucket = bucket_reaching(sampler->buckets, enough);
+    for (uint32_t i = 0; i < count; i++)
+        above += sampler->places[i] <= bucket;
+    *reach_out = (float)(bucket + 1) / -draw->scale.per;
+    return bucket < CPU_SAMPLER_BUCKETS - 1 && above < count / FEW;
+}
+
+/* A draw among what lies no further than `reach` below the best. `total_out`, where it is wanted: the units of the whole row.
+ * False: that is too much. */
+static bool part_take(struct cpu_sampler *sampler, const struct draw *draw, float reach,
+                      struct draw *part_out, uint64_t *total_out)
+{
+    struct cpu_sampler_scale all = draw->scale;
+    float least = draw->scale.max - reach / draw->scale.inverse;
+    least -= fabsf(least) * 0x1p-22f; /* whatever was rounded: not above it */
+    uint32_t have = 0, each;
+    uint64_t total = 0;
+    all.min_p = 0;
+    for (uint32_t at = 0; at < draw->count;
+         at += each) { /* twice over what is in the first cache */
+        each = draw->count - at < BLOCK ? draw->count - at : BLOCK;
+        if (have + each > sampler->part_max)
+            return false;
+        if (total_out)
+            total += draw->loops->runs(draw->values + at, each, &all, sampler->sums);
+        have += draw->loops->above(draw->values + at, each, at, least, sampler->part_values + have,
+                                   sampler->part_ids + have);
+    }
+    *part_out = *draw;
+    part_out->values = sampler->part_values;
+    part_out->ids = sampler->part_ids;
+    part_out->count = have;
+    part_out->scale.per = -(float)(CPU_SAMPLER_BUCKETS - 1) / reach;
+    if (total_out)
+        *total_out = total;
+    return true;
+}
+
 /* The first of the `wanted` best in sampler->order; there are as many. */
 static void order_best(struct cpu_sampler *sampler, const struct draw *draw, uint32_t wanted)
 {
-    if (wanted <= BEST_MAX) {
-        draw->loops->best(draw->values, sampler->vocab, wanted, sampler->order);
+    if (wanted <= BEST_MAX && !draw->ids) {
+        draw->loops->best(draw->values, draw->count, wanted, sampler->order);
         return;
     }
-    draw->loops->buckets(draw->values, sampler->vocab, &draw->scale, true, sampler->places,
+    draw->loops->buckets(draw->values, draw->count, &draw->scale, true, sampler->places,
                          sampler->buckets);
     uint32_t last = 0;
     for (uint64_t have = sampler->buckets[0]; have < wanted; have += sampler->buckets[last])
         last++;
-    uint32_t count = draw->loops->collect(draw->values, sampler->vocab, sampler->places, 0, last,
-                                          sampler->order);
+    uint32_t count =
+        draw->loops->collect(draw->values, draw->count, sampler->places, 0, last, sampler->order);
     keys_sort(sampler->order, sampler->spare, count);
 }
 
@@ -256,10 +354,16 @@ static void order_units(struct cpu_sampler *sampler, const struct draw *draw, ui
 }
 
 /* Among the top_k best: top_p, of what weighs min_p or more; in descending order. */
-static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *draw)
+static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *whole)
 {
-    const uint32_t limit = draw->how->top_k;
+    const uint32_t limit = whole->how->top_k;
     const uint32_t *units = sampler->units;
+    const struct draw *draw = whole;
+    struct draw part;
+    float reach;
+    if (reach_guess(sampler, whole, &reach) && part_take(sampler, whole, reach, &part, NULL) &&
+        part.count >= limit)
+        draw = &part;
     struct cpu_sampler_scale all = draw->scale;
     uint64_t total = 0, sum = 0, reached = 0;
     uint32_t at = 0;
@@ -276,7 +380,7 @@ static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *draw)
     uint64_t target = target_of(draw, sum);
     while ((reached += units[at]) <= target)
         at++;
-    return cpu_sampler_key_id(sampler->order[at]);
+    return id_of(draw, sampler->order[at]);
 }
 
 /* The first in the order whose running sum, of what weighs min_p or more, exceeds the target, and that sum. There is one. */
@@ -287,7 +391,7 @@ static uint32_t order_find(struct cpu_sampler *sampler, const struct draw *draw,
     uint32_t bucket = 0, at = 0;
     while (sum + sampler->buckets[bucket] <= target)
         sum += sampler->buckets[bucket++];
-    uint32_t count = draw->loops->collect(draw->values, sampler->vocab, sampler->places, bucket,
+    uint32_t count = draw->loops->collect(draw->values, draw->count, sampler->places, bucket,
                                           bucket, sampler->order);
     keys_sort(sampler->order, sampler->spare, count);
     order_units(sampler, draw, count, &draw->scale);
@@ -295,64 +399,37 @@ static uint32_t order_find(struct cpu_sampler *sampler, const struct draw *draw,
         at++;
     assert(at < count);
     *sum_out = sum;
-    return cpu_sampler_key_id(sampler->order[at]);
-}
-
-/* The sum of all buckets, and the first in which the running sum reaches `enough`; the last one where none does. */
-static uint64_t buckets_sum(const uint64_t *buckets, uint64_t enough, uint32_t *bucket_out)
-{
-    uint64_t sum = 0;
-    *bucket_out = CPU_SAMPLER_BUCKETS - 1;
-    for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++) {
-        if (sum < enough && sum + buckets[i] >= enough)
-            *bucket_out = i;
-        sum += buckets[i];
-    }
-    return sum;
-}
-
-/* Where few are above the place in which top_p is passed, as in most rows, buckets that reach no further are sparse. A sample of the row
- * says how far down that is; some more, because it is a sample. False: there are many. */
-static bool buckets_narrow(struct cpu_sampler *sampler, const struct draw *draw,
-                           struct cpu_sampler_scale *scale)
-{
-    enum { EACH = 48, LEAST = 8 * EACH * CPU_SAMPLER_RUN, FEW = 32 };
-    const float more = 1.5f, some = 1.5f;
-    uint32_t count = 0, bucket, above = 0;
-    if (sampler->vocab < LEAST)
-        return false;
-    for (uint32_t i = 0; i + CPU_SAMPLER_RUN <= sampler->vocab; i += EACH * CPU_SAMPLER_RUN) {
-        memcpy(sampler->few + count, draw->values + i, CPU_SAMPLER_RUN * sizeof *draw->values);
-        count += CPU_SAMPLER_RUN;
-    }
-    uint64_t total = draw->loops->buckets(sampler->few, count, &draw->scale, false, sampler->places,
-                                          sampler->buckets);
-    buckets_sum(sampler->buckets, enough_of(draw, total), &bucket);
-    float per = -draw->scale.per, narrow = (float)(bucket + 1) / per * more + some;
-    uint32_t last = (uint32_t)(narrow * per);
-    for (uint32_t i = 0; i < count; i++)
-        above += sampler->places[i] <= last;
-    *scale = draw->scale;
-    scale->per = -(float)(CPU_SAMPLER_BUCKETS - 1) / narrow;
-    scale->sparse = true;
-    return last < CPU_SAMPLER_BUCKETS - 1 && above < count / FEW;
+    return id_of(draw, sampler->order[at]);
 }
 
 /* Among all: top_p, of what weighs min_p or more; in descending order. */
-static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *draw)
+static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *whole)
 {
-    struct cpu_sampler_scale narrow;
-    uint64_t sum = 0, reached, enough = 0;
-    uint32_t bucket = CPU_SAMPLER_BUCKETS - 1;
-    if (buckets_narrow(sampler, draw, &narrow)) {
-        enough = enough_of(draw, draw->loops->buckets(draw->values, sampler->vocab, &narrow, false,
-                                                      sampler->places, sampler->buckets));
-        sum = buckets_sum(sampler->buckets, enough, &bucket);
+    /* What is further below the best weighs less than min_p, surely: an exponential may be a bit too large. */
+    const float surely = 0.01f, min_p = whole->scale.min_p,
+                farthest = min_p > 0 ? surely - mathf_log(min_p) : FLT_MAX;
+    const struct draw *draw = whole;
+    struct draw part;
+    uint64_t sum = 0, reached, enough = 1, total;
+    float reach;
+    if (!reach_guess(sampler, whole, &reach) || reach > farthest)
+        reach = farthest;
+    if (reach < FLT_MAX && part_take(sampler, whole, reach, &part, &total)) {
+        draw = &part;
+        enough = enough_of(draw, total);
+        draw->loops->buckets(draw->values, draw->count, &draw->scale, false, sampler->places,
+                             sampler->buckets);
+        for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++)
+            sum += sampler->buckets[i];
     }
-    if (bucket == CPU_SAMPLER_BUCKETS - 1) { /* not looked for yet, or not found there */
-        enough = enough_of(draw, draw->loops->buckets(draw->values, sampler->vocab, &draw->scale,
+    /* no part, or not enough in it and more outside */
+    if (sum < enough && (draw == whole || reach < farthest)) {
+        draw = whole;
+        sum = 0;
+        enough = enough_of(draw, draw->loops->buckets(draw->values, draw->count, &draw->scale,
                                                       false, sampler->places, sampler->buckets));
-        sum = buckets_sum(sampler->buckets, enough, &bucket);
+        for (uint32_t i = 0; i < CPU_SAMPLER_BUCKETS; i++)
+            sum += sampler->buckets[i];
     }
     if (sum > enough)
         order_find(sampler, draw, enough - 1, &sum);
@@ -431,6 +508,8 @@ void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
         struct draw draw = {.how = sampling,
                             .loops = loops,
                             .values = logits,
+                            .count = vocab,
+                            .best_at = look.at,
                             .scale = scale_of(sampling, &look),
                             .u = (uint64_t)(u * 0x1p53)};
         out->token = sampling->top_k && sampling->top_k < vocab ? draw_top_k(sampler, &draw)

@@ -45,7 +45,7 @@ static inline float cpu_sampler_key_value(uint64_t key)
     return mathf_from_bits(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-enum { CPU_SAMPLER_RUN = 64, CPU_SAMPLER_BUCKETS = 1024 };
+enum { CPU_SAMPLER_RUN = 64, CPU_SAMPLER_BUCKETS = 1024, CPU_SAMPLER_SPARE = 8 };
 
 /* One look over a row. */
 struct cpu_sampler_look {
@@ -61,8 +61,6 @@ struct cpu_sampler_scale {
     float max, inverse, min_p; /* inverse: of the temperature */
     /* buckets to a unit of (x - max) * inverse, negative; what is too far below the best is in the last one */
     float per;
-    bool
-        sparse; /* nearly all are there: a loop may look for those that are not. Changes no result */
 };
 
 /* A weight in the unit of all sums, 2^-30, to the nearest, ties to even: as an integer, so that a sum has no order. */
@@ -108,7 +106,11 @@ struct cpu_sampler_loops {
      * what weighs less too. */
     uint64_t (*buckets)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
                         bool ones, uint16_t *places, uint64_t *sums);
-    /* The keys of buckets `first` to `last`, in order of id; how many. */
+    /* Those of x[count] that are `least` or more, and their ids, in order; x[0] has `id`. Returns how many; CPU_SAMPLER_SPARE more may
+     * be written. */
+    uint32_t (*above)(const float *x, uint32_t count, uint32_t id, float least, float *values,
+                      uint32_t *ids);
+    /* The keys of buckets `first` to `last`, in order of place in x, which is a key's id; how many. */
     uint32_t (*collect)(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
                         uint32_t last, uint64_t *keys);
     /* The keys of the `wanted` best, best first; returns how many: count may be less. */

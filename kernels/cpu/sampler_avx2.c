@@ -37,14 +37,7 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     look.min = -highest(_mm256_xor_ps(_mm256_min_ps(low[0], low[1]), sign));
     __m256 wrong = _mm256_add_ps(bad[0], bad[1]);
     look.finite = !_mm256_movemask_ps(_mm256_cmp_ps(wrong, wrong, _CMP_UNORD_Q));
-    for (; i < count; i++) {
-        look.finite &= mathf_is_finite(x[i]) != 0;
-        look.min = x[i] < look.min ? x[i] : look.min;
-        if (x[i] > look.max) {
-            look.max = x[i];
-            look.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
-        }
-    }
+    sampler_look_from(i, x, count, &look);
     *look_out = look;
 }
 
@@ -161,13 +154,7 @@ static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_sc
         i = runs_whole(x, count, scale, true, sums, &sum);
     else
         i = runs_whole(x, count, scale, false, sums, &sum);
-    for (; i < count; i++) {
-        float weight = cpu_sampler_weight(scale, x[i]);
-        if (weight >= scale->min_p)
-            sum += cpu_sampler_units(weight);
-        sums[i / CPU_SAMPLER_RUN] = sum;
-    }
-    return sum;
+    return sampler_runs_from(i, x, count, scale, sum, sums);
 }
 
 /* Buckets as the loops fill them: the last one is as many as CHAINS vectors have lanes, because half of a row may lie there, and what
@@ -204,64 +191,43 @@ static inline void spread_add(__m256i bucket, const uint32_t units[8], uint64_t 
     }
 }
 
-/* Bit c of what is returned: any of vector c is before the last bucket, or it is not sparse: then asking each time costs more than it
- * saves, since nobody can foretell the answer. */
-static inline uint32_t places_store(const __m256i bucket[CHAINS], bool sparse, uint16_t *places)
+static inline void places_store(const __m256i bucket[CHAINS], uint16_t *places)
 {
-    const __m256i last = _mm256_set1_epi16(CPU_SAMPLER_BUCKETS - 1);
-    uint32_t before[2];
     for (int c = 0; c < CHAINS; c += 2) {
         __m256i pair = _mm256_packus_epi32(bucket[c], bucket[c + 1]);
-        pair = _mm256_permute4x64_epi64(pair, 0xd8);
-        _mm256_storeu_si256((void *)(places + 8 * c), pair);
-        before[c / 2] = (uint32_t)_mm256_movemask_epi8(_mm256_cmpgt_epi16(last, pair));
+        _mm256_storeu_si256((void *)(places + 8 * c), _mm256_permute4x64_epi64(pair, 0xd8));
     }
-    uint32_t some = sparse ? 0 : (1u << CHAINS) - 1;
-    for (int c = 0; sparse && c < CHAINS; c++)
-        some |= (uint32_t)((before[c / 2] >> (c % 2 * 16) & 0xffff) != 0) << c;
-    return some;
 }
 
-/* The units in each bucket, of the first multiple of 8 CHAINS; what lies in the last one is added up in registers. `limited`,
- * `ones` and `sparse` are constants in each copy. */
+/* The units in each bucket, of the first multiple of 8 CHAINS. `limited` and `ones` are constants in each copy. */
 static inline __attribute__((always_inline)) uint32_t
 buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool limited,
-            bool ones, bool sparse, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
+            bool ones, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
 {
     static const uint32_t one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     const struct scale8 s = scale8_of(scale);
-    __m256i whole = _mm256_setzero_si256(), below = whole;
-    uint64_t below_count = 0;
+    __m256i whole = _mm256_setzero_si256();
     uint32_t i = 0;
     for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
         __m256 weights[CHAINS];
         __m256i bucket[CHAINS];
         exponents_chains(&s, x + i, weights);
         EACH_CHAIN bucket[c] = places8(&s, weights[c], c);
-        uint32_t some = places_store(bucket, sparse, places + i);
+        places_store(bucket, places + i);
         if (!ones)
             units_chains(weights);
         for (int c = 0; c < CHAINS; c++) {
-            bool far = !(some >> c & 1);
             if (ones) {
-                below_count += far ? 8 : 0;
-                if (!far)
-                    spread_add(bucket[c], one, spread);
+                spread_add(bucket[c], one, spread);
                 continue;
             }
             _Alignas(32) uint32_t units[8];
-            __m256i of = units8(&s, limited, weights[c]);
             if (limited)
                 whole = units_add(whole, units8(&s, false, weights[c]));
-            if (far) {
-                below = units_add(below, of);
-            } else {
-                _mm256_store_si256((void *)units, of);
-                spread_add(bucket[c], units, spread);
-            }
+            _mm256_store_si256((void *)units, units8(&s, limited, weights[c]));
+            spread_add(bucket[c], units, spread);
         }
     }
-    spread[CPU_SAMPLER_BUCKETS - 1] += ones ? below_count : units_across(below);
     *sum_out = 0;
     if (limited)
         *sum_out = units_across(whole);
@@ -276,17 +242,47 @@ static uint64_t buckets(const float *x, uint32_t count, const struct cpu_sampler
     uint64_t sum, spread[SPREAD] = {0};
     uint32_t i;
     if (ones)
-        i = buckets_add(x, count, scale, false, true, false, places, spread, &sum);
+        i = buckets_add(x, count, scale, false, true, places, spread, &sum);
     else if (scale->min_p > 0)
-        i = buckets_add(x, count, scale, true, false, scale->sparse, places, spread, &sum);
-    else if (scale->sparse)
-        i = buckets_add(x, count, scale, false, false, true, places, spread, &sum);
+        i = buckets_add(x, count, scale, true, false, places, spread, &sum);
     else
-        i = buckets_add(x, count, scale, false, false, false, places, spread, &sum);
+        i = buckets_add(x, count, scale, false, false, places, spread, &sum);
     spread_fold(spread, sums);
     for (; i < count; i++)
         sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);
     return sum;
+}
+
+/* [lanes]: which of eight are set, in order, a byte each. */
+#define BITS(m)                                                                    \
+    (((m)&1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + \
+     ((m) >> 5 & 1) + ((m) >> 6 & 1))
+#define LANE(m, b) ((uint64_t)((m) >> (b)&1) * (b) << 8 * BITS((m) & ((1 << (b)) - 1)))
+#define LANES(m) \
+    LANE(m, 1) | LANE(m, 2) | LANE(m, 3) | LANE(m, 4) | LANE(m, 5) | LANE(m, 6) | LANE(m, 7)
+#define LANES_4(m) LANES(m), LANES((m) + 1), LANES((m) + 2), LANES((m) + 3)
+#define LANES_16(m) LANES_4(m), LANES_4((m) + 4), LANES_4((m) + 8), LANES_4((m) + 12)
+#define LANES_64(m) LANES_16(m), LANES_16((m) + 16), LANES_16((m) + 32), LANES_16((m) + 48)
+static const uint64_t lanes_set[256] = {LANES_64(0), LANES_64(64), LANES_64(128), LANES_64(192)};
+
+/* Without a branch: nobody could foretell it. */
+static uint32_t above(const float *x, uint32_t count, uint32_t id, float least, float *values,
+                      uint32_t *ids)
+{
+    const __m256 from = _mm256_set1_ps(least);
+    uint32_t have = 0, i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 is = _mm256_cmp_ps(_mm256_loadu_ps(x + i), from, _CMP_GE_OQ);
+        uint32_t lanes = (uint32_t)_mm256_movemask_ps(is);
+        __m256i set = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)&lanes_set[lanes]));
+        _mm256_storeu_si256((void *)(ids + have), _mm256_add_epi32(set, _mm256_set1_epi32((int)i)));
+        have += (uint32_t)__builtin_popcount(lanes);
+    }
+    for (uint32_t k = 0; k < have; k++) {
+        values[k] = x[ids[k]];
+        ids[k] += id;
+    }
+    return have + sampler_above(x + i, count - i, id + i, least, values + have, ids + have);
 }
 
 static uint32_t collect(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
@@ -368,8 +364,7 @@ static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_lo
     uint32_t i = look->min - look->max >= CPU_SAMPLER_NEAR
                      ? exp_sum_whole(x, count, look->max, true, partial)
                      : exp_sum_whole(x, count, look->max, false, partial);
-    for (; i < count; i++)
-        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - look->max);
+    sampler_exp_from(i, x, count, look->max, partial);
     return mathf8_sum16(_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8));
 }
 
@@ -378,6 +373,7 @@ const struct cpu_sampler_loops cpu_sampler_loops_avx2 = {
     .runs = runs,
     .units = sampler_units,
     .buckets = buckets,
+    .above = above,
     .collect = collect,
     .best = best,
     .exp_sum = exp_sum,

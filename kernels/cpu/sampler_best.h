@@ -1,4 +1,5 @@
-/* What the sampler's loops do with one value: the list of the best that they keep, and buckets.
+/* What the sampler's loops do with one value: the list of the best that they keep, and buckets; and the loops from value `i` on, which
+ * are what is left of a row behind whole registers, and in plain C all of it.
  * Owner: any compute thread; no state. */
 #ifndef BATON_KERNELS_CPU_SAMPLER_BEST_H
 #define BATON_KERNELS_CPU_SAMPLER_BEST_H
@@ -19,13 +20,48 @@ static inline uint32_t sampler_best_put(uint64_t key, uint32_t wanted, uint32_t 
     return have;
 }
 
+static inline void sampler_look_from(uint32_t i, const float *x, uint32_t count,
+                                     struct cpu_sampler_look *look)
+{
+    for (; i < count; i++) {
+        look->finite &= mathf_is_finite(x[i]) != 0;
+        look->min = x[i] < look->min ? x[i] : look->min;
+        if (x[i] > look->max) {
+            look->max = x[i];
+            look->at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
+        }
+    }
+}
+
+static inline uint32_t sampler_units_of(const struct cpu_sampler_scale *scale, float x)
+{
+    float weight = cpu_sampler_weight(scale, x);
+    return weight >= scale->min_p ? cpu_sampler_units(weight) : 0;
+}
+
 static inline void sampler_units(const float *x, uint32_t count,
                                  const struct cpu_sampler_scale *scale, uint32_t *units)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        float weight = cpu_sampler_weight(scale, x[i]);
-        units[i] = weight >= scale->min_p ? cpu_sampler_units(weight) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        units[i] = sampler_units_of(scale, x[i]);
+}
+
+static inline uint64_t sampler_runs_from(uint32_t i, const float *x, uint32_t count,
+                                         const struct cpu_sampler_scale *scale, uint64_t sum,
+                                         uint64_t *sums)
+{
+    for (; i < count; i++) {
+        sum += sampler_units_of(scale, x[i]);
+        sums[i / CPU_SAMPLER_RUN] = sum;
     }
+    return sum;
+}
+
+static inline void sampler_exp_from(uint32_t i, const float *x, uint32_t count, float max,
+                                    float partial[16])
+{
+    for (; i < count; i++)
+        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - max);
 }
 
 /* One value's place and what it adds to its bucket; returns what it adds to the whole. */
@@ -39,6 +75,18 @@ static inline uint64_t sampler_bucket_put(float x, const struct cpu_sampler_scal
     if (ones || weight >= scale->min_p)
         sums[bucket] += units;
     return units;
+}
+
+static inline uint32_t sampler_above(const float *x, uint32_t count, uint32_t id, float least,
+                                     float *values, uint32_t *ids)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (x[i] >= least) {
+            ids[have] = id + i;
+            values[have++] = x[i];
+        }
+    return have;
 }
 
 static inline bool sampler_bucket_within(uint16_t place, uint32_t first, uint32_t last)

@@ -26,14 +26,7 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     }
     look.min = vminvq_f32(low);
     look.finite = vaddvq_f32(bad) == 0.0f;
-    for (; i < count; i++) {
-        look.finite &= mathf_is_finite(x[i]) != 0;
-        look.min = x[i] < look.min ? x[i] : look.min;
-        if (x[i] > look.max) {
-            look.max = x[i];
-            look.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
-        }
-    }
+    sampler_look_from(i, x, count, &look);
     *look_out = look;
 }
 
@@ -56,13 +49,7 @@ static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_sc
         sum += vaddvq_u64(run);
         sums[i / CPU_SAMPLER_RUN] = sum;
     }
-    for (; i < count; i++) {
-        float weight = cpu_sampler_weight(scale, x[i]);
-        if (weight >= scale->min_p)
-            sum += cpu_sampler_units(weight);
-        sums[i / CPU_SAMPLER_RUN] = sum;
-    }
-    return sum;
+    return sampler_runs_from(i, x, count, scale, sum, sums);
 }
 
 /* Looks for anything better than the worst that is kept, 16 values at a time: soon there is next to nothing. */
@@ -98,8 +85,7 @@ static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_lo
             sums[j] = vaddq_f32(sums[j], mathf4_exp(vsubq_f32(vld1q_f32(x + i + 4 * j), max)));
     for (int j = 0; j < 4; j++)
         vst1q_f32(partial + 4 * j, sums[j]);
-    for (; i < count; i++)
-        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - look->max);
+    sampler_exp_from(i, x, count, look->max, partial);
     for (int j = 0; j < 4; j++)
         sums[j] = vld1q_f32(partial + 4 * j);
     return mathf4_sum16(sums);
@@ -110,6 +96,7 @@ const struct cpu_sampler_loops cpu_sampler_loops_neon = {
     .runs = runs,
     .units = sampler_units,
     .buckets = sampler_buckets,
+    .above = sampler_above,
     .collect = sampler_collect,
     .best = best,
     .exp_sum = exp_sum,

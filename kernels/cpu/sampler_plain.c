@@ -5,28 +5,14 @@
 static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_out)
 {
     struct cpu_sampler_look look = {.max = x[0], .min = x[0], .finite = true};
-    for (uint32_t i = 0; i < count; i++) {
-        look.finite &= mathf_is_finite(x[i]) != 0;
-        look.min = x[i] < look.min ? x[i] : look.min;
-        if (x[i] > look.max) {
-            look.max = x[i];
-            look.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
-        }
-    }
+    sampler_look_from(0, x, count, &look);
     *look_out = look;
 }
 
 static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
                      uint64_t *sums)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        float weight = cpu_sampler_weight(scale, x[i]);
-        if (weight >= scale->min_p)
-            sum += cpu_sampler_units(weight);
-        sums[i / CPU_SAMPLER_RUN] = sum;
-    }
-    return sum;
+    return sampler_runs_from(0, x, count, scale, 0, sums);
 }
 
 static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *keys)
@@ -40,8 +26,7 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
 static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
 {
     float partial[16] = {0};
-    for (uint32_t i = 0; i < count; i++)
-        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - look->max);
+    sampler_exp_from(0, x, count, look->max, partial);
     for (int half = 8; half >= 1; half /= 2)
         for (int lane = 0; lane < half; lane++)
             partial[lane] = partial[lane] + partial[lane + half];
@@ -53,6 +38,7 @@ const struct cpu_sampler_loops cpu_sampler_loops_plain = {
     .runs = runs,
     .units = sampler_units,
     .buckets = sampler_buckets,
+    .above = sampler_above,
     .collect = sampler_collect,
     .best = best,
     .exp_sum = exp_sum,

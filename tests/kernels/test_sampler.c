@@ -337,8 +337,7 @@ static struct cpu_sampler_scale scale_make(const struct cpu_sampler_look *look, 
                                       .inverse = 1 / temperature,
                                       .min_p = min_p,
                                       .per = range > 0 ? -(float)(CPU_SAMPLER_BUCKETS - 1) / range
-                                                       : -1e30f,
-                                      .sparse = range < 1};
+                                                       : -1e30f};
 }
 
 static void scales_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
@@ -370,6 +369,22 @@ static void scales_compare(const struct cpu_sampler_loops *fast, const float *x,
         CHECK(memcmp(keys[0], keys[1], have * sizeof keys[0][0]) == 0);
     }
     CHECK_INT(cpu_sampler_bucket(scale, scale->max), 0);
+    static uint32_t ids[2][VOCAB + CPU_SAMPLER_SPARE];
+    static float values[2][VOCAB + CPU_SAMPLER_SPARE];
+    for (int i = 0; i < 4; i++) { /* all, a half, the best alone, none */
+        const float leasts[] = {-31, x[count / 2], scale->max, scale->max + 1}, least = leasts[i];
+        uint32_t have = plain->above(x, count, 7, least, values[0], ids[0]), expected = 0;
+        CHECK_INT(fast->above(x, count, 7, least, values[1], ids[1]), have);
+        CHECK(memcmp(ids[0], ids[1], have * sizeof ids[0][0]) == 0);
+        CHECK(memcmp(values[0], values[1], have * sizeof values[0][0]) == 0);
+        for (uint32_t k = 0; k < count; k++)
+            if (x[k] >= least) {
+                CHECK_INT(ids[0][expected], k + 7);
+                CHECK(values[0][expected] == x[k]);
+                expected++;
+            }
+        CHECK_INT(have, expected);
+    }
 }
 
 TEST(sampler, loops_equal_plain)
@@ -432,11 +447,13 @@ TEST(sampler, rows_equal_plain)
     static const struct {
         float temperature, top_p, min_p, spread;
         uint32_t top_k;
-    } ways[] = {{0, 1, 0, 4, 0},         {1, 1, 0, 4, 0},        {0.7f, 1, 0.01f, 4, 0},
-                {0.8f, 0.95f, 0, 4, 0},  {0.8f, 0.95f, 0, 0, 0}, {5, 0.99f, 0.3f, 1, 0},
-                {0.05f, 0.9f, 0, 30, 0}, {0.8f, 0.9f, 0, 4, 40}, {2, 0.9f, 0.001f, 4, 3000},
-                {1e-30f, 0.9f, 0, 4, 0}, {1, 0.9999f, 0, 9, 0},  {1, 0.95f, 0, 0, 0}};
-    enum { LIARS = sizeof ways / sizeof ways[0] - 1 };
+    } ways[] = {{0, 1, 0, 4, 0},          {1, 1, 0, 4, 0},        {0.7f, 1, 0.01f, 4, 0},
+                {0.8f, 0.95f, 0, 4, 0},   {0.8f, 0.95f, 0, 0, 0}, {5, 0.99f, 0.3f, 1, 0},
+                {0.05f, 0.9f, 0, 30, 0},  {0.8f, 0.9f, 0, 4, 40}, {2, 0.9f, 0.001f, 4, 3000},
+                {1e-30f, 0.9f, 0, 4, 0},  {1, 0.9999f, 0, 9, 0},  {0.8f, 0.95f, 0.02f, 4, 0},
+                {1, 0.9999f, 0.4f, 2, 0}, {0.8f, 1, 0, 4, 300},   {1, 0.95f, 0, 0, 0},
+                {1, 0.95f, 0.01f, 0, 0},  {1, 0.95f, 0, 0, 100}};
+    enum { LIARS = sizeof ways / sizeof ways[0] - 3 };
     struct cpu_sampler *sampler;
     CHECK_INT(cpu_sampler_create(WORDS, &sampler), STATUS_OK);
     struct kern_sampling how;
