@@ -206,8 +206,8 @@ ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, 
  * block that is not whole what lies `beside`. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const struct source *source,
                               const struct block *block, struct fetch *fetch, uint32_t count,
-                              const float *e, const struct softmax *s, ptrdiff_t beside, bool first,
-                              uint32_t lane, float *running)
+                              const float *e, const struct softmax *s, const ptrdiff_t *beside,
+                              bool first, uint32_t lane, float *running)
 {
     const size_t element = element_bytes(half);
     const int steps = round_steps(nq);
@@ -224,9 +224,10 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
         if (count < ATTENTION_BLOCK) {
             uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
             for (uint32_t j = 0; j < positions; j++, v += stride) {
-                line_fetch(v + beside);
-                if (!half && nv > 2)
-                    line_fetch(v + beside + 64);
+                if (beside)
+                    line_fetch(v + *beside);
+                if (beside && !half && nv > 2)
+                    line_fetch(v + *beside + 64);
                 outputs_step(nq, nv, half, weights + j, v, sum);
             }
             continue;
@@ -250,8 +251,8 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
 
 ALWAYS_INLINE void outputs(int nq, int half, bool fetching, const struct source *source,
                            const struct block *block, struct fetch *fetch, uint32_t count,
-                           const float *e, const struct softmax *s, ptrdiff_t beside, bool first,
-                           float *running)
+                           const float *e, const struct softmax *s, const ptrdiff_t *beside,
+                           bool first, float *running)
 {
     const int nv = nq == 1 ? 8 : nq == 4 ? 2 : 4;
     uint32_t lane = 0;
@@ -272,14 +273,16 @@ struct chunk {
     float *running, *running_max, *running_sum;
     float scale;
     bool first; /* the sequence's first block */
-    ptrdiff_t beside_k,
-        beside_v; /* from a sequence's last block's K, and V, to those that are asked for meanwhile */
+    /* Of a sequence's last block: from its K, and V, to what is asked for meanwhile; 0: nothing is. */
+    ptrdiff_t beside_k, beside_v;
 };
 
-/* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks. */
-ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct source *source,
-                                const struct chunk *chunk, const struct block *block,
-                                const struct fetch *ahead, uint32_t count)
+/* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks, `beside` (what lies
+ * so far from it is asked for) for the last ones. */
+ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, bool beside,
+                                const struct source *source, const struct chunk *chunk,
+                                const struct block *block, const struct fetch *ahead,
+                                uint32_t count)
 {
     float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK];
     struct softmax s = {0};
@@ -289,28 +292,30 @@ ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, const struct so
     if (fetching)
         fetch = ahead[0];
     scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch,
-           count < ATTENTION_BLOCK ? &chunk->beside_k : NULL, count, score);
+           beside ? &chunk->beside_k : NULL, count, score);
     softmax_heads(nq, chunk->first, score, count, NULL, 64, e, chunk->running_max,
                   chunk->running_sum, &s);
     if (fetching)
         fetch = ahead[1];
-    outputs(nq, half, fetching, source, block, &fetch, count, e, &s, chunk->beside_v, chunk->first,
-            chunk->running);
+    outputs(nq, half, fetching, source, block, &fetch, count, e, &s,
+            beside ? &chunk->beside_v : NULL, chunk->first, chunk->running);
 }
 
 /* Whole blocks, with and without fetching, and a sequence's last one apart, so that the loops' lengths are constants. Not
  * inlined: gcc would carry what one of them wants through all others, and spill sums. */
-#define DEFINE_ATTEND(name, nq, half)                                                      \
-    static __attribute__((noinline)) void name(                                            \
-        const struct source *source, const struct chunk *chunk, const struct block *block, \
-        const struct fetch *ahead, uint32_t count)                                         \
-    {                                                                                      \
-        if (count < ATTENTION_BLOCK)                                                       \
-            attend_block(nq, half, false, source, chunk, block, NULL, count);              \
-        else if (ahead)                                                                    \
-            attend_block(nq, half, true, source, chunk, block, ahead, ATTENTION_BLOCK);    \
-        else                                                                               \
-            attend_block(nq, half, false, source, chunk, block, NULL, ATTENTION_BLOCK);    \
+#define DEFINE_ATTEND(name, nq, half)                                                          \
+    static __attribute__((noinline)) void name(                                                \
+        const struct source *source, const struct chunk *chunk, const struct block *block,     \
+        const struct fetch *ahead, uint32_t count)                                             \
+    {                                                                                          \
+        if (count < ATTENTION_BLOCK && chunk->beside_k)                                        \
+            attend_block(nq, half, false, true, source, chunk, block, NULL, count);            \
+        else if (count < ATTENTION_BLOCK)                                                      \
+            attend_block(nq, half, false, false, source, chunk, block, NULL, count);           \
+        else if (ahead)                                                                        \
+            attend_block(nq, half, true, false, source, chunk, block, ahead, ATTENTION_BLOCK); \
+        else                                                                                   \
+            attend_block(nq, half, false, false, source, chunk, block, NULL, ATTENTION_BLOCK); \
     }
 DEFINE_ATTEND(attend_1_f32, 1, 0)
 DEFINE_ATTEND(attend_2_f32, 2, 0)
