@@ -1,6 +1,7 @@
 /* Activations for AVX2 and FMA: equal to quant_plain.c to the bit.
  * Owner: as quant.h. Compiled with -mavx2 -mfma -mf16c. */
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/mathf_avx2.h"
@@ -98,19 +99,37 @@ bool cpu_avx2_norm_quantise(const float *x, const float *weight, float eps, size
     return finite;
 }
 
+/* Four vectors take each step in turn: one after the other, the schedulers would fill with what waits for itself. */
+static inline void silu_mul_block(const float *gate, const float *up, __m256 y[4])
+{
+    __m256 e[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        e[i] = _mm256_xor_ps(_mm256_loadu_ps(gate + i * 8), _mm256_set1_ps(-0.0f));
+    mathf8_exp4(e);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        y[i] =
+            _mm256_div_ps(_mm256_loadu_ps(gate + i * 8), _mm256_add_ps(_mm256_set1_ps(1.0f), e[i]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++)
+        y[i] = _mm256_mul_ps(y[i], _mm256_loadu_ps(up + i * 8));
+}
+
 bool cpu_avx2_silu_mul_quantise(const float *gate, const float *up, size_t cols,
                                 const struct cpu_act_row *row)
 {
     bool finite = true;
-    for (size_t b = 0; b < cols / KERN_BLOCK; b++) {
-        __m256 y[4];
-        for (int i = 0; i < 4; i++) {
-            size_t at = b * KERN_BLOCK + (size_t)i * 8;
-            y[i] = _mm256_mul_ps(mathf8_silu(_mm256_loadu_ps(gate + at)), _mm256_loadu_ps(up + at));
-        }
-        finite &= put_block(y, b, row);
+    size_t blocks = cols / KERN_BLOCK;
+    __m256 y[4], before[4];
+    silu_mul_block(gate, up, before);
+    for (size_t b = 1; b < blocks;
+         b++) { /* a block's scale, a long chain, beside the next one's values */
+        silu_mul_block(gate + b * KERN_BLOCK, up + b * KERN_BLOCK, y);
+        finite &= put_block(before, b - 1, row);
+        memcpy(before, y, sizeof before);
     }
-    return finite;
+    return finite & put_block(before, blocks - 1, row);
 }
 
 void cpu_avx2_norm(const float *x, const float *weight, float eps, size_t cols, float *y)
