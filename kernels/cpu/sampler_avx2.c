@@ -37,8 +37,8 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     look.min = -highest(_mm256_xor_ps(_mm256_min_ps(low[0], low[1]), sign));
     __m256 wrong = _mm256_add_ps(bad[0], bad[1]);
     look.finite = !_mm256_movemask_ps(_mm256_cmp_ps(wrong, wrong, _CMP_UNORD_Q));
-    sampler_look_from(i, x, count, &look);
     *look_out = look;
+    sampler_look_from(i, x, count, look_out);
 }
 
 /* mathf8_exp of CHAINS vectors, times 2^bits (even), in turn operation by operation: one chain alone waits for itself. `near`: all are

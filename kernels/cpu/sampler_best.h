@@ -23,14 +23,16 @@ static inline uint32_t sampler_best_put(uint64_t key, uint32_t wanted, uint32_t 
 static inline void sampler_look_from(uint32_t i, const float *x, uint32_t count,
                                      struct cpu_sampler_look *look)
 {
+    struct cpu_sampler_look so_far = *look; /* in registers */
     for (; i < count; i++) {
-        look->finite &= mathf_is_finite(x[i]) != 0;
-        look->min = x[i] < look->min ? x[i] : look->min;
-        if (x[i] > look->max) {
-            look->max = x[i];
-            look->at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
+        so_far.finite &= mathf_is_finite(x[i]) != 0;
+        so_far.min = x[i] < so_far.min ? x[i] : so_far.min;
+        if (x[i] > so_far.max) {
+            so_far.max = x[i];
+            so_far.at = i / CPU_SAMPLER_RUN * CPU_SAMPLER_RUN;
         }
     }
+    *look = so_far;
 }
 
 static inline uint32_t sampler_units_of(const struct cpu_sampler_scale *scale, float x)

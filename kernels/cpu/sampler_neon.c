@@ -26,8 +26,8 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     }
     look.min = vminvq_f32(low);
     look.finite = vaddvq_f32(bad) == 0.0f;
-    sampler_look_from(i, x, count, &look);
     *look_out = look;
+    sampler_look_from(i, x, count, look_out);
 }
 
 static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,

@@ -4,9 +4,8 @@
 
 static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_out)
 {
-    struct cpu_sampler_look look = {.max = x[0], .min = x[0], .finite = true};
-    sampler_look_from(0, x, count, &look);
-    *look_out = look;
+    *look_out = (struct cpu_sampler_look){.max = x[0], .min = x[0], .finite = true};
+    sampler_look_from(0, x, count, look_out);
 }
 
 static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
