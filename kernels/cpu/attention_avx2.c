@@ -12,9 +12,6 @@
 
 #include "kernels/cpu/attention_int8.h"
 
-#define HALF_FROM_FLOAT(x) ((uint16_t)_cvtss_sh((x), _MM_FROUND_TO_NEAREST_INT))
-#include "kernels/cpu/rope_row.h"
-
 /* Where the runs of a block lie. */
 struct block {
     const uint8_t *k[RUNS], *v[RUNS]; /* first dimension's K, first position's V */
@@ -176,14 +173,33 @@ ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const st
                              _mm256_mul_ps(sum[h][n], _mm256_set1_ps(scale)));
 }
 
+/* Of a whole block. */
 ALWAYS_INLINE void scores(int nq, int half, bool fetching, const struct source *source,
                           const float *const *q, float scale, const struct block *block,
-                          struct fetch *fetch, const ptrdiff_t *beside, uint32_t count,
-                          float *score)
+                          struct fetch *fetch, float *score)
 {
     const int runs = nq == 1 ? 4 : nq == 4 ? 1 : 2;
-    for (int r = 0; r < RUNS && (uint32_t)r * RUN < count; r += runs)
-        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, beside,
+    for (int r = 0; r < RUNS; r += runs)
+        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, NULL,
+                  score + r * RUN);
+}
+
+/* Of the runs that hold the first `count` positions: pairs, and one alone where it is odd. */
+ALWAYS_INLINE void scores_some(int nq, int half, const struct source *source, const float *const *q,
+                               float scale, const struct block *block, uint32_t count,
+                               const ptrdiff_t *beside, float *score)
+{
+    struct fetch none = {0};
+    uint32_t runs = (count + RUN - 1) / RUN, r = 0;
+    if (nq == 1) { /* less would be bound by latency */
+        scores_at(nq, RUNS, half, false, source, q, scale, block->k, &none, beside, score);
+        return;
+    }
+    for (; nq < 4 && r + 2 <= runs; r += 2)
+        scores_at(nq, 2, half, false, source, q, scale, block->k + r, &none, beside,
+                  score + r * RUN);
+    for (; r < runs; r++)
+        scores_at(nq, 1, half, false, source, q, scale, block->k + r, &none, beside,
                   score + r * RUN);
 }
 
@@ -206,8 +222,8 @@ ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, 
  * block that is not whole what lies `beside`. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const struct source *source,
                               const struct block *block, struct fetch *fetch, uint32_t count,
-                              const float *e, const struct softmax *s, const ptrdiff_t *beside,
-                              bool first, uint32_t lane, float *running)
+                              const float *e, const float *keep, const float *add,
+                              const ptrdiff_t *beside, bool first, uint32_t lane, float *running)
 {
     const size_t element = element_bytes(half);
     const int steps = round_steps(nq);
@@ -245,26 +261,26 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
         for (int n = 0; n < nv; n++)
-            merge_store(first, sum[h][n], s->keep[h], s->add[h],
+            merge_store(first, sum[h][n], keep[h], add[h],
                         running + (size_t)h * source->dim + lane + n * LANES);
 }
 
 ALWAYS_INLINE void outputs(int nq, int half, bool fetching, const struct source *source,
                            const struct block *block, struct fetch *fetch, uint32_t count,
-                           const float *e, const struct softmax *s, const ptrdiff_t *beside,
-                           bool first, float *running)
+                           const float *e, const float *keep, const float *add,
+                           const ptrdiff_t *beside, bool first, float *running)
 {
     const int nv = nq == 1 ? 8 : nq == 4 ? 2 : 4;
     uint32_t lane = 0;
     for (; lane + (uint32_t)nv * LANES <= source->dim; lane += (uint32_t)nv * LANES)
-        outputs_at(nq, nv, half, fetching, source, block, fetch, count, e, s, beside, first, lane,
-                   running);
+        outputs_at(nq, nv, half, fetching, source, block, fetch, count, e, keep, add, beside, first,
+                   lane, running);
     for (; lane + 2 * LANES <= source->dim; lane += 2 * LANES)
-        outputs_at(nq, 2, half, false, source, block, fetch, count, e, s, beside, first, lane,
-                   running);
+        outputs_at(nq, 2, half, false, source, block, fetch, count, e, keep, add, beside, first,
+                   lane, running);
     for (; lane < source->dim; lane += LANES)
-        outputs_at(nq, 1, half, false, source, block, fetch, count, e, s, beside, first, lane,
-                   running);
+        outputs_at(nq, 1, half, false, source, block, fetch, count, e, keep, add, beside, first,
+                   lane, running);
 }
 
 /* One chunk of heads. */
@@ -277,62 +293,82 @@ struct chunk {
     ptrdiff_t beside_k, beside_v;
 };
 
-/* nq heads against the first `count` positions of one block; count and `fetching` are constants for whole blocks, `beside` (what lies
- * so far from it is asked for) for the last ones. */
-ALWAYS_INLINE void attend_block(int nq, int half, bool fetching, bool beside,
-                                const struct source *source, const struct chunk *chunk,
-                                const struct block *block, const struct fetch *ahead,
-                                uint32_t count)
-{
-    float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK];
-    struct softmax s = {0};
-    struct fetch fetch = {0};
-    if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
-        memset(score, 0, sizeof score);
-    if (fetching)
-        fetch = ahead[0];
-    scores(nq, half, fetching, source, chunk->q, chunk->scale, block, &fetch,
-           beside ? &chunk->beside_k : NULL, count, score);
-    softmax_heads(nq, chunk->first, score, count, NULL, 64, e, chunk->running_max,
-                  chunk->running_sum, &s);
-    if (fetching)
-        fetch = ahead[1];
-    outputs(nq, half, fetching, source, block, &fetch, count, e, &s,
-            beside ? &chunk->beside_v : NULL, chunk->first, chunk->running);
-}
-
-/* Whole blocks, with and without fetching, and a sequence's last one apart, so that the loops' lengths are constants. Not
- * inlined: gcc would carry what one of them wants through all others, and spill sums. */
-#define DEFINE_ATTEND(name, nq, half)                                                          \
-    static __attribute__((noinline)) void name(                                                \
-        const struct source *source, const struct chunk *chunk, const struct block *block,     \
-        const struct fetch *ahead, uint32_t count)                                             \
-    {                                                                                          \
-        if (count < ATTENTION_BLOCK && chunk->beside_k)                                        \
-            attend_block(nq, half, false, true, source, chunk, block, NULL, count);            \
-        else if (count < ATTENTION_BLOCK)                                                      \
-            attend_block(nq, half, false, false, source, chunk, block, NULL, count);           \
-        else if (ahead)                                                                        \
-            attend_block(nq, half, true, false, source, chunk, block, ahead, ATTENTION_BLOCK); \
-        else                                                                                   \
-            attend_block(nq, half, false, false, source, chunk, block, NULL, ATTENTION_BLOCK); \
+/* Scores of nq states for the runs that hold the first `count` positions, and their outputs. */
+#define DEFINE_PHASES(nq, half, type)                                                            \
+    static __attribute__((noinline)) void scores_##nq##_##type(                                  \
+        const struct source *source, const float *const *q, float scale,                         \
+        const struct block *block, const struct fetch *ahead, ptrdiff_t beside, uint32_t count,  \
+        float *score)                                                                            \
+    {                                                                                            \
+        struct fetch fetch = ahead ? *ahead : (struct fetch){0};                                 \
+        if (count < ATTENTION_BLOCK && beside)                                                   \
+            scores_some(nq, half, source, q, scale, block, count, &beside, score);               \
+        else if (count < ATTENTION_BLOCK)                                                        \
+            scores_some(nq, half, source, q, scale, block, count, NULL, score);                  \
+        else if (ahead)                                                                          \
+            scores(nq, half, true, source, q, scale, block, &fetch, score);                      \
+        else                                                                                     \
+            scores(nq, half, false, source, q, scale, block, &fetch, score);                     \
+    }                                                                                            \
+    static __attribute__((noinline)) void outputs_##nq##_##type(                                 \
+        const struct source *source, const struct block *block, const struct fetch *ahead,       \
+        ptrdiff_t beside, uint32_t count, const float *e, const float *keep, const float *add,   \
+        bool first, float *running)                                                              \
+    {                                                                                            \
+        struct fetch fetch = ahead ? *ahead : (struct fetch){0};                                 \
+        if (count < ATTENTION_BLOCK && beside)                                                   \
+            outputs(nq, half, false, source, block, &fetch, count, e, keep, add, &beside, first, \
+                    running);                                                                    \
+        else if (count < ATTENTION_BLOCK)                                                        \
+            outputs(nq, half, false, source, block, &fetch, count, e, keep, add, NULL, first,    \
+                    running);                                                                    \
+        else if (ahead)                                                                          \
+            outputs(nq, half, true, source, block, &fetch, ATTENTION_BLOCK, e, keep, add, 0,     \
+                    first, running);                                                             \
+        else                                                                                     \
+            outputs(nq, half, false, source, block, &fetch, ATTENTION_BLOCK, e, keep, add, 0,    \
+                    first, running);                                                             \
     }
-DEFINE_ATTEND(attend_1_f32, 1, 0)
-DEFINE_ATTEND(attend_2_f32, 2, 0)
-DEFINE_ATTEND(attend_3_f32, 3, 0)
-DEFINE_ATTEND(attend_4_f32, 4, 0)
-DEFINE_ATTEND(attend_1_f16, 1, 1)
-DEFINE_ATTEND(attend_2_f16, 2, 1)
-DEFINE_ATTEND(attend_3_f16, 3, 1)
-DEFINE_ATTEND(attend_4_f16, 4, 1)
 
-/* `ahead`: what is asked for during scores and during outputs, or NULL. */
-static void (*const attend[2][CHUNK + 1])(const struct source *source, const struct chunk *chunk,
-                                          const struct block *block, const struct fetch *ahead,
-                                          uint32_t count) = {
-    {NULL, attend_1_f32, attend_2_f32, attend_3_f32, attend_4_f32},
-    {NULL, attend_1_f16, attend_2_f16, attend_3_f16, attend_4_f16},
+DEFINE_PHASES(1, 0, f32)
+DEFINE_PHASES(2, 0, f32)
+DEFINE_PHASES(3, 0, f32)
+DEFINE_PHASES(4, 0, f32)
+DEFINE_PHASES(1, 1, f16)
+DEFINE_PHASES(2, 1, f16)
+DEFINE_PHASES(3, 1, f16)
+DEFINE_PHASES(4, 1, f16)
+
+static void (*const scores_of[2][CHUNK + 1])(const struct source *source, const float *const *q,
+                                             float scale, const struct block *block,
+                                             const struct fetch *ahead, ptrdiff_t beside,
+                                             uint32_t count, float *score) = {
+    {NULL, scores_1_f32, scores_2_f32, scores_3_f32, scores_4_f32},
+    {NULL, scores_1_f16, scores_2_f16, scores_3_f16, scores_4_f16},
 };
+static void (*const outputs_of[2][CHUNK + 1])(const struct source *source,
+                                              const struct block *block, const struct fetch *ahead,
+                                              ptrdiff_t beside, uint32_t count, const float *e,
+                                              const float *keep, const float *add, bool first,
+                                              float *running) = {
+    {NULL, outputs_1_f32, outputs_2_f32, outputs_3_f32, outputs_4_f32},
+    {NULL, outputs_1_f16, outputs_2_f16, outputs_3_f16, outputs_4_f16},
+};
+
+/* nq heads of one row against the first `count` positions of one block. */
+static void attend(uint32_t nq, int half, const struct source *source, const struct chunk *chunk,
+                   const struct block *block, const struct fetch *ahead, uint32_t count)
+{
+    _Alignas(32) float score[CHUNK * ATTENTION_BLOCK], e[CHUNK * ATTENTION_BLOCK];
+    const uint32_t counts[CHUNK] = {count, count, count, count};
+    float keep[CHUNK], add[CHUNK];
+    scores_of[half][nq](source, chunk->q, chunk->scale, block, ahead, chunk->beside_k, count,
+                        score);
+    softmax_states(nq, chunk->first, score, counts, e, chunk->running_max, chunk->running_sum, keep,
+                   add);
+    outputs_of[half][nq](source, block, ahead ? ahead + 1 : NULL, chunk->beside_v, count, e, keep,
+                         add, chunk->first, chunk->running);
+}
 
 /* Where a walk over a sequence's runs is: they come in order, so that nothing is divided. */
 struct place {
@@ -382,6 +418,45 @@ static void fetches_of(const struct source *source, const struct block *block, i
                            {source->k_step, ATTENTION_BLOCK * element_bytes(half)}};
 }
 
+/* --- several rows --- */
+
+/* Scores of all states of a batch, then their softmax, then their outputs, so that no product waits for an exponential. What lies
+ * between fits the first cache beside K, or V. */
+enum { BATCH = 24 };
+
+struct batch {
+    _Alignas(32) float score[BATCH * ATTENTION_BLOCK];
+    _Alignas(32) float e[BATCH * ATTENTION_BLOCK];
+    float keep[BATCH + CHUNK], add[BATCH + CHUNK];
+    const float *q[BATCH];
+    uint32_t counts[BATCH]; /* positions of the block that a state sees */
+};
+
+/* The queries of `n` states from `state` on, and how many of the block's positions each sees. */
+static void batch_fill(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t state,
+                       uint32_t n, struct batch *batch)
+{
+    uint32_t r = state / tile->group, g = state % tile->group;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t seen = tile->position + r + 1 - begin;
+        batch->q[i] = tile->q + r * tile->row_stride + (size_t)g * tile->head_dim;
+        batch->counts[i] = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
+        if (++g == tile->group) {
+            g = 0;
+            r++;
+        }
+    }
+}
+
+/* States from i on, of the n in the batch, that see as many positions; beyond CHUNK it does not matter how many. */
+static uint32_t states_alike(const struct batch *batch, uint32_t i, uint32_t n)
+{
+    uint32_t end = i + 1;
+    while (end < n && end - i <= CHUNK && batch->counts[end] == batch->counts[i])
+        end++;
+    return end - i;
+}
+
 /* All rows of one KV head against the block at `begin`. */
 static void block_rows(const struct cpu_attention_tile *tile, int half, const struct source *source,
                        uint32_t begin, const struct block *block, const struct fetch *fetch)
@@ -389,26 +464,28 @@ static void block_rows(const struct cpu_attention_tile *tile, int half, const st
     uint32_t dim = tile->head_dim, group = tile->group, states = tile->rows * group;
     struct cpu_attention_results results = cpu_attention_results_of(tile, begin);
     uint32_t row_begin = begin > tile->position ? begin - tile->position : 0;
-    /* where all rows see the whole block, chunks run across them */
-    bool whole = begin + ATTENTION_BLOCK <= tile->position + 1;
-    uint32_t nq, r = row_begin, g = 0; /* the state's row and head */
-    for (uint32_t state = row_begin * group; state < states; state += nq) {
-        uint32_t seen = tile->position + r + 1 - begin;
-        nq = chunk_heads((whole ? states : (r + 1) * group) - state);
-        struct chunk chunk = {.running = results.outputs + (size_t)state * dim,
-                              .running_max = results.max + state,
-                              .running_sum = results.sum + state,
-                              .scale = tile->scale,
-                              .first = begin == 0 || tile->partials};
-        for (uint32_t h = 0; h < nq; h++) {
-            chunk.q[h] = tile->q + r * tile->row_stride + (size_t)g * dim;
-            if (++g == group) {
-                g = 0;
-                r++;
-            }
+    bool first = begin == 0 || tile->partials;
+    struct batch batch;
+    for (uint32_t state = row_begin * group, n; state < states; state += n) {
+        n = states - state < BATCH ? states - state : BATCH;
+        batch_fill(tile, begin, state, n, &batch);
+        const struct fetch *ahead = state == 0 ? fetch : NULL;
+        uint32_t nq;
+        for (uint32_t i = 0; i < n; i += nq) {
+            nq = chunk_heads(n - i);
+            scores_of[half][nq](source, batch.q + i, tile->scale, block, i == 0 ? ahead : NULL, 0,
+                                batch.counts[i + nq - 1],
+                                batch.score + (size_t)i * ATTENTION_BLOCK);
         }
-        uint32_t count = seen < ATTENTION_BLOCK ? seen : ATTENTION_BLOCK;
-        attend[half][nq](source, &chunk, block, state == 0 ? fetch : NULL, count);
+        softmax_states(n, first, batch.score, batch.counts, batch.e, results.max + state,
+                       results.sum + state, batch.keep, batch.add);
+        for (uint32_t i = 0; i < n; i += nq) {
+            nq = chunk_heads(states_alike(&batch, i, n));
+            outputs_of[half][nq](source, block, i == 0 && ahead ? ahead + 1 : NULL, 0,
+                                 batch.counts[i], batch.e + (size_t)i * ATTENTION_BLOCK,
+                                 batch.keep + i, batch.add + i, first,
+                                 results.outputs + (state + i) * dim);
+        }
     }
 }
 
@@ -443,7 +520,7 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
             }
             for (uint32_t h = 0; h < nq; h++)
                 chunk.q[h] = tile->q + (size_t)(state + h) * dim;
-            attend[half][nq](source, &chunk, &own, g == 0 ? fetch : NULL, count);
+            attend(nq, half, source, &chunk, &own, g == 0 ? fetch : NULL, count);
         }
         for (int r = 0; r < RUNS; r++) {
             own.k[r] += tile->head_bytes;
@@ -551,14 +628,53 @@ void cpu_avx2_attention_merge(const struct cpu_attention_merge *merge)
         merge_head(merge, head);
 }
 
+/* --- the write --- */
+
 void cpu_avx2_rope_kv_f32(const struct cpu_rope_row *row)
 {
-    rope_kv_f32(row);
+    turn_all(row);
+    size_t values = (size_t)row->kv_heads * row->head_dim;
+    float *k = (float *)row->k_page + row->token, *v = row->v_page;
+    for (size_t i = 0; i < values; i++)
+        k[i * row->page_tokens] = row->k[i];
+    for (uint32_t h = 0; h < row->kv_heads; h++)
+        memcpy(v + ((size_t)h * row->page_tokens + row->token) * row->head_dim,
+               row->v + (size_t)h * row->head_dim, row->head_dim * sizeof *v);
+}
+
+static inline uint16_t half_of(float x)
+{
+    return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+static inline __m128i halves_of(const float *x)
+{
+    return _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT);
 }
 
 void cpu_avx2_rope_kv_f16(const struct cpu_rope_row *row)
 {
-    rope_kv_f16(row);
+    turn_all(row);
+    size_t dim = row->head_dim, values = row->kv_heads * dim, stride = row->page_tokens, i = 0;
+    uint16_t *k = (uint16_t *)row->k_page + row->token, *v = row->v_page;
+    for (; i + LANES <= values; i += LANES) {
+        uint16_t eight[LANES];
+        _mm_storeu_si128((void *)eight, halves_of(row->k + i));
+#pragma GCC unroll 8
+        for (size_t lane = 0; lane < LANES; lane++, k += stride)
+            *k = eight[lane];
+    }
+    for (; i < values; i++, k += stride)
+        *k = half_of(row->k[i]);
+    for (uint32_t h = 0; h < row->kv_heads; h++) {
+        const float *from = row->v + h * dim;
+        uint16_t *to = v + ((size_t)h * row->page_tokens + row->token) * dim;
+        size_t d = 0;
+        for (; d + LANES <= dim; d += LANES)
+            _mm_storeu_si128((void *)(to + d), halves_of(from + d));
+        for (; d < dim; d++)
+            to[d] = half_of(from[d]);
+    }
 }
 
 const struct cpu_attention_kernels cpu_attention_avx2 = {

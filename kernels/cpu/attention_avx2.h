@@ -5,9 +5,11 @@
 #define BATON_KERNELS_CPU_ATTENTION_AVX2_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels/cpu/attention_streams.h"
 #include "kernels/cpu/mathf_avx2.h"
+#include "kernels/cpu/rope_turn.h"
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -34,8 +36,8 @@ ALWAYS_INLINE void line_fetch(const void *at)
     __asm__ volatile("prefetcht0 %0" : : "m"(*(const uint8_t *)at));
 }
 
-/* e[j] = exp(score[j] - max), 0 from `count` on, for any values; returns the sum. */
-static inline float exp_block(const float *score, uint32_t count, float max, float *e)
+/* e[j] = exp(score[j] - max), 0 from `count` on, for any values; returns the first eight sums of the tree. */
+static inline __m256 exp_block(const float *score, uint32_t count, float max, float *e)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -46,52 +48,114 @@ static inline float exp_block(const float *score, uint32_t count, float max, flo
         _mm256_storeu_ps(e + v * LANES, y);
         sum[v % 2] = _mm256_add_ps(sum[v % 2], y);
     }
-    return mathf8_sum16(sum[0], sum[1]);
+    return _mm256_add_ps(sum[0], sum[1]);
 }
 
 /* Above this distance below the maximum, the short exponential of a block is right. */
 #define EXP_NEAR 86.0f
 
-/* The same for a whole block whose scores all lie at most EXP_NEAR below the maximum, by half as many operations: nothing is
- * clamped, and exp's result is a normal number, so that one addition to the exponent is its two exact products. False when a
+/* Vectors that take an exponential's steps in turn: one after the other, the schedulers would fill with what waits. */
+enum { NEAR = 4 };
+
+/* x becomes exp(-x), for 0 <= x <= EXP_NEAR, by half as many operations as for any x: nothing is clamped, and the result is a
+ * normal number, so that one addition to the exponent is its two exact products. In assembly: gcc 12 copies and spills half of it.
+ *
+ *     s = magic - x / ln 2     n = s - magic (in q)     r in x     the low bits of s are n; those of the magic number are 0 */
+ALWAYS_INLINE void exp_near(__m256 x[NEAR])
+{
+#define EIGHT(c)               \
+    {                          \
+        c, c, c, c, c, c, c, c \
+    }
+    static const _Alignas(32) float constants[][LANES] = {
+        EIGHT(MATHF_MAGIC),  EIGHT(MATHF_LOG2E),  EIGHT(-MATHF_LN2_HIGH), EIGHT(-MATHF_LN2_LOW),
+        EIGHT(MATHF_EXP_Q4), EIGHT(MATHF_EXP_Q3), EIGHT(MATHF_EXP_Q2),    EIGHT(MATHF_EXP_Q1),
+        EIGHT(MATHF_EXP_Q0), EIGHT(1.0f)};
+#undef EIGHT
+    const float(*c)[LANES] = constants;
+    __m256 s[NEAR], q[NEAR], t;
+#define EACH(op) op("0") op("1") op("2") op("3")
+#define EXP_S(v) "vmovaps (%[c]), %[s" v "]\n\t"
+#define EXP_SHIFT(v) "vfnmadd231ps 32(%[c]), %[x" v "], %[s" v "]\n\t"
+#define EXP_N(v) "vsubps (%[c]), %[s" v "], %[q" v "]\n\t"
+#define EXP_R(v) "vfmsub231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
+#define EXP_R_LOW(v) "vfmadd231ps 96(%[c]), %[q" v "], %[x" v "]\n\t"
+#define EXP_Q4(v) "vmovaps 128(%[c]), %[q" v "]\n\t"
+#define EXP_Q3(v) "vfmadd213ps 160(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q2(v) "vfmadd213ps 192(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q1(v) "vfmadd213ps 224(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q0(v) "vfmadd213ps 256(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_P(v)                            \
+    "vmulps %[x" v "], %[x" v "], %[t]\n\t" \
+    "vfmadd213ps %[x" v "], %[t], %[q" v "]\n\t"
+#define EXP_ONE(v) "vaddps 288(%[c]), %[q" v "], %[q" v "]\n\t"
+#define EXP_POWER(v) "vpslld $23, %[s" v "], %[s" v "]\n\t"
+#define EXP_Y(v) "vpaddd %[s" v "], %[q" v "], %[x" v "]\n\t"
+    __asm__(EACH(EXP_S) EACH(EXP_SHIFT) EACH(EXP_N) EACH(EXP_R) EACH(EXP_R_LOW) EACH(EXP_Q4)
+                EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P) EACH(EXP_ONE)
+                    EACH(EXP_POWER) EACH(EXP_Y)
+            : [x0] "+x"(x[0]), [x1] "+x"(x[1]), [x2] "+x"(x[2]), [x3] "+x"(x[3]), [s0] "=&x"(s[0]),
+              [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
+              [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
+            : [c] "r"(c), "m"(*(const float(*)[10][LANES])constants));
+}
+
+/* exp_block for a whole block whose scores all lie at most EXP_NEAR below the maximum. False when a
  * score lies lower or is NaN; *sum_out is then undefined, as is e. Eight lines are asked for on the way, `step` bytes apart from
  * `ahead` on, if that is not NULL. */
 ALWAYS_INLINE bool exp_block_near(const float *score, float max, const uint8_t *ahead, size_t step,
-                                  float *e, float *sum_out)
+                                  float *e, __m256 *sum_out)
 {
-    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC);
     const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(EXP_NEAR));
     __m256i far = limit;
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-#pragma GCC unroll 8
-    for (int v = 0; v < ATTENTION_BLOCK / LANES; v++) {
-        if (ahead)
-            line_fetch(ahead + (size_t)v * step);
+#pragma GCC unroll 2
+    for (int begin = 0; begin < ATTENTION_BLOCK / LANES; begin += NEAR) {
+        __m256 x[NEAR];
         /* x = max - score, the argument's exact negative: as bits, everything above the limit and every NaN is greater */
-        __m256 x = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
-        far = _mm256_max_epu32(far, _mm256_castps_si256(x));
-        __m256 shifted = _mm256_fnmadd_ps(x, _mm256_set1_ps(MATHF_LOG2E), magic);
-        __m256 n = _mm256_sub_ps(shifted, magic);
-        __m256 r = _mm256_fmsub_ps(n, _mm256_set1_ps(-MATHF_LN2_HIGH), x);
-        r = _mm256_fmadd_ps(n, _mm256_set1_ps(-MATHF_LN2_LOW), r);
-        __m256 q = _mm256_fmadd_ps(_mm256_set1_ps(MATHF_EXP_Q4), r, _mm256_set1_ps(MATHF_EXP_Q3));
-        q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(MATHF_EXP_Q2));
-        q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(MATHF_EXP_Q1));
-        q = _mm256_fmadd_ps(q, r, _mm256_set1_ps(MATHF_EXP_Q0));
-        __m256 p = _mm256_fmadd_ps(q, _mm256_mul_ps(r, r), r);
-        p = _mm256_add_ps(p, _mm256_set1_ps(1.0f));
-        /* the low bits of `shifted` are n; those of the magic number are 0 */
-        __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-        p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
-        _mm256_storeu_ps(e + v * LANES, p);
-        sum[v % 2] = _mm256_add_ps(sum[v % 2], p);
+#pragma GCC unroll 4
+        for (int v = 0; v < NEAR; v++) {
+            if (ahead)
+                line_fetch(ahead + (size_t)(begin + v) * step);
+            x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + (begin + v) * LANES));
+        }
+#pragma GCC unroll 4
+        for (int v = 0; v < NEAR; v++)
+            far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
+        exp_near(x);
+#pragma GCC unroll 4
+        for (int v = 0; v < NEAR; v++) {
+            _mm256_storeu_ps(e + (begin + v) * LANES, x[v]);
+            sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+        }
     }
-    *sum_out = mathf8_sum16(sum[0], sum[1]);
+    *sum_out = _mm256_add_ps(sum[0], sum[1]);
     return _mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) == -1;
 }
 
-/* The largest of the first `count` scores; NaN never wins. */
-ALWAYS_INLINE float max_block(const float *score, uint32_t count)
+/* The largest lane, and the rest of the tree, of four vectors at a time. */
+ALWAYS_INLINE __m128 max_lanes(const __m256 x[CHUNK])
+{
+    __m128 four[CHUNK];
+    for (int i = 0; i < CHUNK; i++)
+        four[i] = _mm_max_ps(_mm256_castps256_ps128(x[i]), _mm256_extractf128_ps(x[i], 1));
+    __m128 low = _mm_max_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
+    __m128 high = _mm_max_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
+    return _mm_max_ps(_mm_shuffle_ps(low, high, 0x88), _mm_shuffle_ps(low, high, 0xdd));
+}
+
+ALWAYS_INLINE __m128 sum_lanes(const __m256 x[CHUNK])
+{
+    __m128 four[CHUNK];
+    for (int i = 0; i < CHUNK; i++)
+        four[i] = _mm_add_ps(_mm256_castps256_ps128(x[i]), _mm256_extractf128_ps(x[i], 1));
+    __m128 low = _mm_add_ps(_mm_movelh_ps(four[0], four[1]), _mm_movehl_ps(four[1], four[0]));
+    __m128 high = _mm_add_ps(_mm_movelh_ps(four[2], four[3]), _mm_movehl_ps(four[3], four[2]));
+    return _mm_add_ps(_mm_shuffle_ps(low, high, 0x88), _mm_shuffle_ps(low, high, 0xdd));
+}
+
+/* The largest of the first `count` scores, of each lane; NaN never wins. */
+ALWAYS_INLINE __m256 max_block(const float *score, uint32_t count)
 {
     const __m256 minus_infinity = _mm256_set1_ps(-__builtin_inff());
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -105,9 +169,27 @@ ALWAYS_INLINE float max_block(const float *score, uint32_t count)
         }
         best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
     }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(best), _mm256_extractf128_ps(best, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+    return best;
+}
+
+/* Maxima and sums of up to four states join those they have so far; the factors of the outputs so far, and of this block's. */
+ALWAYS_INLINE void softmax_join(uint32_t n, __m128 max, __m128 sum, float *running_max,
+                                float *running_sum, float *keep, float *add)
+{
+    float so_far[2][CHUNK] = {{0}}, next[2][CHUNK];
+    memcpy(so_far[0], running_max, n * sizeof **so_far);
+    memcpy(so_far[1], running_sum, n * sizeof **so_far);
+    __m128 old_max = _mm_loadu_ps(so_far[0]);
+    __m128 new_max = _mm_max_ps(max, old_max); /* the second where one is NaN */
+    __m256 factor =
+        mathf8_exp(_mm256_set_m128(_mm_sub_ps(max, new_max), _mm_sub_ps(old_max, new_max)));
+    __m128 kept = _mm256_castps256_ps128(factor), added = _mm256_extractf128_ps(factor, 1);
+    _mm_storeu_ps(next[0], new_max);
+    _mm_storeu_ps(next[1], _mm_fmadd_ps(_mm_loadu_ps(so_far[1]), kept, _mm_mul_ps(sum, added)));
+    memcpy(running_max, next[0], n * sizeof **next);
+    memcpy(running_sum, next[1], n * sizeof **next);
+    _mm_storeu_ps(keep, kept);
+    _mm_storeu_ps(add, added);
 }
 
 /* score[nq][64], already scaled, of the first `count` positions (a constant 64 after inlining for whole blocks) becomes
@@ -118,37 +200,133 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
                                  const uint8_t *const *ahead, size_t step, float *e,
                                  float *running_max, float *running_sum, struct softmax *s)
 {
+    __m256 best[CHUNK], sums[CHUNK];
 #pragma GCC unroll 4
-    for (int q = 0; q < nq; q++)
-        s->max[q] = max_block(score + q * ATTENTION_BLOCK, count);
+    for (int q = 0; q < CHUNK; q++)
+        best[q] = q < nq ? max_block(score + q * ATTENTION_BLOCK, count) : best[0];
+    __m128 max = max_lanes(best);
+    _mm_storeu_ps(s->max, max);
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++) {
         const float *from = score + q * ATTENTION_BLOCK;
         float *to = e + q * ATTENTION_BLOCK;
         if (count < ATTENTION_BLOCK ||
             __builtin_expect(
-                !exp_block_near(from, s->max[q], ahead ? ahead[q] : NULL, step, to, &s->sum[q]), 0))
-            s->sum[q] = exp_block(from, count, s->max[q], to);
+                !exp_block_near(from, s->max[q], ahead ? ahead[q] : NULL, step, to, &sums[q]), 0))
+            sums[q] = exp_block(from, count, s->max[q], to);
     }
+#pragma GCC unroll 4
+    for (int q = nq; q < CHUNK; q++)
+        sums[q] = sums[0];
+    __m128 sum = sum_lanes(sums);
     if (first) {
-        for (int q = 0; q < nq; q++) {
-            running_max[q] = s->max[q];
-            running_sum[q] = s->sum[q];
-        }
+        _mm_storeu_ps(s->sum, sum);
+        memcpy(running_max, s->max, (size_t)nq * sizeof *s->max);
+        memcpy(running_sum, s->sum, (size_t)nq * sizeof *s->sum);
         return;
     }
-    float change[2 * CHUNK] = {0}, factor[2 * CHUNK];
-    for (int q = 0; q < nq; q++) {
-        float new_max = s->max[q] > running_max[q] ? s->max[q] : running_max[q];
-        change[q] = running_max[q] - new_max;
-        change[CHUNK + q] = s->max[q] - new_max;
-        running_max[q] = new_max;
+    softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
+}
+
+/* As max_block and exp_block_near, of the first `count` scores of a block of which not all are seen, in whole runs; what would be
+ * added behind them is 0. */
+static inline __m256 max_some(const float *score, uint32_t count)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256 best = _mm256_set1_ps(-__builtin_inff());
+    const __m256 minus_infinity = best;
+    for (uint32_t i = 0; i < count; i += LANES) {
+        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)i), lane);
+        __m256 value = _mm256_blendv_ps(minus_infinity, _mm256_loadu_ps(score + i),
+                                        _mm256_castsi256_ps(valid));
+        best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
     }
-    _mm256_storeu_ps(factor, mathf8_exp(_mm256_loadu_ps(change)));
-    for (int q = 0; q < nq; q++) {
-        s->keep[q] = factor[q];
-        s->add[q] = factor[CHUNK + q];
-        running_sum[q] = __builtin_fmaf(running_sum[q], s->keep[q], s->sum[q] * s->add[q]);
+    return best;
+}
+
+ALWAYS_INLINE __m256 valid_lanes(uint32_t count, uint32_t at)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)at), lane));
+}
+
+static inline bool exp_some_near(const float *score, uint32_t count, float max, float *e,
+                                 __m256 *sum_out)
+{
+    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(EXP_NEAR));
+    __m256i far = limit;
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < count; i += NEAR * LANES) {
+        __m256 x[NEAR];
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < NEAR; v++) {
+            x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + i + v * LANES));
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));
+            far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
+        }
+        exp_near(x);
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < NEAR; v++) {
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));
+            _mm256_storeu_ps(e + i + v * LANES, x[v]);
+            sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+        }
+    }
+    *sum_out = _mm256_add_ps(sum[0], sum[1]);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) == -1;
+}
+
+/* For any values. Not inlined: rare, and long. Scores behind the last run may be anything. */
+static __attribute__((noinline)) __m256 exp_any(const float *score, uint32_t count, float max,
+                                                float *e)
+{
+    return exp_block(score, count, max, e);
+}
+
+/* What several rows make of one block: scores [n][64], of which state i sees the first counts[i], become
+ * e [n][64]; maxima and sums join those so far, and what is left are the factors of the outputs so far and of this block's
+ * (with room for CHUNK more). */
+static inline void softmax_states(uint32_t n, bool first, const float *score,
+                                  const uint32_t *counts, float *e, float *running_max,
+                                  float *running_sum, float *keep, float *add)
+{
+    for (uint32_t i = 0; i < n; i += CHUNK) {
+        uint32_t some = n - i < CHUNK ? n - i : CHUNK;
+        __m256 best[CHUNK], sums[CHUNK];
+        float max[CHUNK];
+        const float *from = score + (size_t)i * ATTENTION_BLOCK;
+        for (uint32_t s = 0; s < CHUNK; s++)
+            if (s >= some)
+                best[s] = best[0];
+            else if (counts[i + s] < ATTENTION_BLOCK)
+                best[s] = max_some(from + s * ATTENTION_BLOCK, counts[i + s]);
+            else
+                best[s] = max_block(from + s * ATTENTION_BLOCK, ATTENTION_BLOCK);
+        __m128 maxima = max_lanes(best);
+        _mm_storeu_ps(max, maxima);
+        for (uint32_t s = 0; s < some; s++, from += ATTENTION_BLOCK) {
+            float *to = e + (size_t)(i + s) * ATTENTION_BLOCK;
+            uint32_t count = counts[i + s];
+            bool near = count < ATTENTION_BLOCK
+                            ? exp_some_near(from, count, max[s], to, &sums[s])
+                            : exp_block_near(from, max[s], NULL, 0, to, &sums[s]);
+            if (__builtin_expect(!near, 0))
+                sums[s] = exp_any(from, count, max[s], to);
+        }
+        for (uint32_t s = some; s < CHUNK; s++)
+            sums[s] = sums[0];
+        if (first) {
+            float sum[CHUNK];
+            _mm_storeu_ps(sum, sum_lanes(sums));
+            memcpy(running_max + i, max, some * sizeof *max);
+            memcpy(running_sum + i, sum, some * sizeof *sum);
+        } else if (some == CHUNK) {
+            softmax_join(CHUNK, maxima, sum_lanes(sums), running_max + i, running_sum + i, keep + i,
+                         add + i);
+        } else {
+            softmax_join(some, maxima, sum_lanes(sums), running_max + i, running_sum + i, keep + i,
+                         add + i);
+        }
     }
 }
 
@@ -159,6 +337,36 @@ ALWAYS_INLINE void merge_store(bool first, __m256 output, float keep, float add,
         output = _mm256_fmadd_ps(_mm256_loadu_ps(running), _mm256_set1_ps(keep),
                                  _mm256_mul_ps(output, _mm256_set1_ps(add)));
     _mm256_storeu_ps(running, output);
+}
+
+/* rope_turn.h's rope_turn_all, four pairs at a time: even lanes are even * cos - odd * sin, odd ones even * sin + odd * cos, with
+ * the same roundings. */
+static inline void turn_all(const struct cpu_rope_row *row)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= row->pairs; i += 4) {
+        __m128 c = _mm_loadu_ps(row->cos + i), s = _mm_loadu_ps(row->sin + i);
+        __m256 even = _mm256_set_m128(_mm_unpackhi_ps(c, s), _mm_unpacklo_ps(c, s)),
+               odd = _mm256_permute_ps(even, 0xb1);
+        for (uint32_t h = 0; h < row->heads + row->kv_heads; h++) {
+            float *at = (h < row->heads ? row->q + (size_t)h * row->head_dim
+                                        : row->k + (size_t)(h - row->heads) * row->head_dim) +
+                        2 * (size_t)i;
+            __m256 x = _mm256_loadu_ps(at);
+            x = _mm256_fmaddsub_ps(_mm256_moveldup_ps(x), even,
+                                   _mm256_mul_ps(_mm256_movehdup_ps(x), odd));
+            _mm256_storeu_ps(at, x);
+        }
+    }
+    if (i < row->pairs) { /* what is left: the same row, seen from there on */
+        struct cpu_rope_row rest = *row;
+        rest.cos += i;
+        rest.sin += i;
+        rest.pairs -= i;
+        rest.q += 2 * (size_t)i;
+        rest.k += 2 * (size_t)i;
+        rope_turn_all(&rest);
+    }
 }
 
 /* out = running / sum, for all rows and heads. */

@@ -9,7 +9,6 @@
 #include "kernels/cpu/attention_int8.h"
 
 #include "kernels/cpu/attention_avx2.h"
-#include "kernels/cpu/rope_turn.h"
 
 enum { LINE = 64 };
 
@@ -90,7 +89,7 @@ static inline uint16_t quantise(const float *x, uint32_t count, int8_t *q_out)
 
 void cpu_avx2_kv_int8_rope(const struct cpu_rope_row *row)
 {
-    rope_turn_all(row);
+    turn_all(row);
     kv_int8_row_store(row, quantise);
 }
 
