@@ -297,7 +297,7 @@ def test_a_gap_is_no_answer():
 def test_the_deadline_ends_it():
     with Router(slow=0.3) as router:
         started = time.monotonic()
-        code, out, err = run(router, "--deadline", "1")
+        code, out, err = run(router, "--deadline", "3")  # of which connecting and the first token take a part
         assert code == 5 and "DEADLINE_EXCEEDED" in err and time.monotonic() - started < 20, (code, err)
 
 

@@ -323,6 +323,16 @@ class Cluster:
         raise TimeoutError(f"not serving: {states}; " + "".join(
             f"\n[{n}] {p.tail()}" for n, p in self.processes.items()))
 
+    def wait_met(self, seconds=60):
+        """Until each prefill node and each decode node say that they have met."""
+        logs = {n: p for n, p in self.processes.items() if n.startswith(("prefill", "decode"))}
+        pairs = {(a, b) for a in logs for b in logs if a[:6] != b[:6]}
+        deadline = time.monotonic() + seconds
+        while pairs:
+            assert time.monotonic() < deadline, f"have not met: {pairs}" + self.logs()
+            pairs = {(a, b) for a, b in pairs if f"met {b}: " not in logs[a].tail(1000)}
+            time.sleep(0.02)
+
     def stream(self, message, timeout=60, tenant=None):
         return self.stub.Generate(message, timeout=timeout,
                                   metadata=[("authorization", tenant)] if tenant else None)

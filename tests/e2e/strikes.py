@@ -41,18 +41,21 @@ def in_background(run):
 def cancel_in_transfer_then_kill(count, seed=1):
     """The client leaves while pages move, and 5 ms later the node that sends them dies: D is free of it at once, and stays."""
     rng = random.Random(seed)
-    jobs = [*long_jobs(count, seed), (prompt_of(60), 20, SAMPLED)]
+    jobs = [*long_jobs(count + count // 2 + 4, seed), (prompt_of(60), 20, SAMPLED)]
     want = solo(jobs)
-    slowest = 0.0
+    slowest, hits = 0.0, 0
     with Cluster(tiny_model(), prefill=1, decode=1, **SLOW_LINK) as cluster:
         before = lives(cluster)["decode-0"]
         p, d = cluster.prefill_0, cluster.decode_0
         for i, (prompt, tokens, sampling) in enumerate(jobs[:-1]):
             call = cluster.stream(request(prompt, tokens, **dict(sampling)), 60)
             reader, answer = in_background(lambda: read_until_cancelled(call))
-            until(lambda: pages(d, "reserved"), 5, "D reserves")
+            until(lambda: pages(d, "reserved") or answer, 5, "D reserves")
             time.sleep(rng.uniform(0.02, 0.3))
-            assert pages(d, "reserved"), "the transfer was over before the cancel"
+            if not pages(d, "reserved"):  # this process had to wait, and the transfer was over: no blow
+                reader.join()
+                assert answer and answer[0].ids == want[i][0], (i, answer)
+                continue
             call.cancel()
             time.sleep(0.005)
             p.kill()
@@ -61,9 +64,13 @@ def cancel_in_transfer_then_kill(count, seed=1):
             assert answer and answer[0].ids == want[i][0][:len(answer[0].ids)], (i, answer)
             p.start().wait_bound()
             cluster.wait_serving(["prefill-0"])
-            if i % 8 == 7 or i == count - 1:
+            hits += 1
+            if hits % 8 == 0 or hits == count:
                 cluster.wait_serving()
                 assert cluster.generate(*jobs[-1][:2], 60, **SAMPLED).key() == want[-1], i
+            if hits == count:
+                break
+        assert hits == count, f"only {hits} of {len(jobs) - 1} cancels fell into a transfer"
         assert lives(cluster)["decode-0"] == before, "the survivor was restarted"
         assert not cluster.settled()
     return dict(cancels=count, kills=count, slowest_free_s=round(slowest, 3))
@@ -72,19 +79,23 @@ def cancel_in_transfer_then_kill(count, seed=1):
 def cancel_before_d_admits(count, seed=1):
     """The prompt is computed and its first token is out; D has not joined yet when the client leaves, 0 to 50 ms later."""
     rng = random.Random(seed)
-    jobs = long_jobs(count, seed)
+    jobs = long_jobs(count + count // 2 + 4, seed)
     want = solo(jobs)
-    slowest = 0.0
+    slowest, hits = 0.0, 0
     with Cluster(tiny_model(), prefill=1, decode=1, **SLOW_LINK) as cluster:
         for i, (prompt, tokens, sampling) in enumerate(jobs):
             call = cluster.stream(request(prompt, tokens, **dict(sampling)), 60)
             answer = Answer()
             answer.add(next(call))
             time.sleep(rng.uniform(0, 0.05))
-            assert pages(cluster.decode_0, "reserved"), "D has joined before the cancel"
+            early = pages(cluster.decode_0, "reserved") > 0  # else this process had to wait, and D has joined
             call.cancel()
             assert answer.ids == want[i][0][:1], i
             slowest = max(slowest, until(lambda: not held(cluster.prefill_0) and not held(cluster.decode_0), 1, "all is free"))
+            hits += early
+            if hits == count:
+                break
+        assert hits == count, f"only {hits} of {len(jobs)} cancels came before D had joined"
         assert cluster.generate(*jobs[0][:2], 60, **dict(jobs[0][2])).key() == want[0]
         assert not cluster.settled()
     return dict(cancels=count, slowest_free_s=round(slowest, 3))

@@ -5,10 +5,10 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 
 import tap
 from cluster import Cluster, ROOT, demo_model, tiny_model
+from moments import until
 
 
 def prompts(count, longest=180):
@@ -67,16 +67,16 @@ def check(variant, compute="int8", kv_type="f16", run=crowded):
     options = dict(VARIANTS[variant])
     options["node_args"] = [*options.get("node_args", ()), "--compute", compute, "--kv-type", kv_type]
     with Cluster(tiny_model(), **options) as cluster:
-        time.sleep(0.5)  # so that every pair of nodes has met
+        cluster.wait_met()
         got = run(cluster, JOBS)
         if options.get("decode"):
-            time.sleep(1)  # the nodes copy these counters a few times a second
             for node in cluster.nodes():
                 if node.name.startswith("decode"):
-                    assert node.metric("baton_kv_received_bytes_total") > 0, node.name
+                    # the nodes copy these counters a few times a second
+                    until(lambda: node.metric("baton_kv_received_bytes_total") > 0, 2, f"{node.name} receives pages")
                     if "--preempt" in options["node_args"]:
                         way = options["node_args"][options["node_args"].index("--preempt") + 1]
-                        assert node.metric("baton_preemptions_total", way=way) > 0, node.name
+                        until(lambda: node.metric("baton_preemptions_total", way=way) > 0, 2, f"{node.name} preempts by {way}")
         left = cluster.settled()
     for i, (a, b) in enumerate(zip(want, got)):
         assert a == b, f"request {i} differs under {variant}:\n{a}\n{b}"

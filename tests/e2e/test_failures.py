@@ -7,7 +7,7 @@ import time
 import tap
 from cluster import Answer, Cluster, SLACK, grpc, pb, request, tiny_model
 
-TOKENS = 400  # enough that the answer is still being made when the client has read the first of it
+TOKENS = 1200  # enough that the answer is still being made when the client has read the first of it, also one that has to wait
 
 
 def prompt_of(length, seed=5):
@@ -148,7 +148,7 @@ def test_router_killed_then_resumed():
 
 def test_decode_frozen_and_woken_after_its_requests_were_placed_again():
     prompt = prompt_of(100)
-    want = expected(prompt, 200, **sampled())
+    want = expected(prompt, TOKENS, **sampled())
     with Cluster(tiny_model(), prefill=1, decode=2) as cluster:
         frozen = []
 
@@ -162,14 +162,14 @@ def test_decode_frozen_and_woken_after_its_requests_were_placed_again():
 
         timer = threading.Timer(5.0, lambda: [p.signal(signal.SIGCONT) for p in frozen])
         timer.start()
-        answer = run_and_strike(cluster, request(prompt, 200, **sampled()), strike, 5)
+        answer = run_and_strike(cluster, request(prompt, TOKENS, **sampled()), strike, 5)
         assert frozen, "no decode node ran the sequence"
         assert answer.key() == want
         assert answer.timings.replays >= 1
         timer.join()
         cluster.wait_serving()
         assert not cluster.settled()
-        again = cluster.generate(prompt, 200, **sampled())
+        again = cluster.generate(prompt, TOKENS, **sampled())
         assert again.key() == want
         assert cluster.router.metric("baton_token_mismatches_total") == 0
 

@@ -22,7 +22,7 @@ def shared():
 
 
 def refused(code, words, message):
-    answer = shared().generate(message, expect_error=True, timeout=20)
+    answer = shared().generate(message, expect_error=True, timeout=60)
     assert answer.error is not None, "accepted"
     assert answer.error.code() == code, (answer.error.code(), answer.error.details())
     details = answer.error.details()
@@ -116,7 +116,7 @@ def raw_call(data):
     call = shared().channel.unary_stream("/baton.v1.Generation/Generate",
                                          request_serializer=lambda b: b,
                                          response_deserializer=pb.GenerateResponse.FromString)
-    answer = call(data, timeout=20)
+    answer = call(data, timeout=60)
     try:
         next(answer, None)
     except grpc.RpcError as error:
@@ -186,12 +186,12 @@ def test_health_and_reflection_by_their_own_packages():
         with grpc.insecure_channel(process.grpc) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
-            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status == serving
-            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
+            assert stub.Check(health_pb2.HealthCheckRequest(), timeout=60).status == serving
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
             assert next(watch).status == serving
             watch.cancel()
             try:
-                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=5)
+                stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=60)
                 raise AssertionError("an unknown service has a health")
             except grpc.RpcError as error:
                 assert error.code() == grpc.StatusCode.NOT_FOUND
@@ -209,7 +209,7 @@ def test_unknown_method_is_unimplemented():
     call = shared().channel.unary_unary("/baton.v1.Generation/Dream", request_serializer=lambda b: b,
                                         response_deserializer=lambda b: b)
     try:
-        call(b"", timeout=5)
+        call(b"", timeout=60)
         raise AssertionError("answered")
     except grpc.RpcError as error:
         assert error.code() == UNIMPLEMENTED

@@ -30,7 +30,7 @@ struct remote {
     struct kv_link *link;
 };
 
-enum { PATIENCE_S = 60 };
+enum { PATIENCE_S = 150 };
 
 static struct rig_node here;
 

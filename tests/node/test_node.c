@@ -566,7 +566,11 @@ static bool all_handed_over(struct fixture *fixture, void *context)
  * very next token; the node leaves within its grace time. */
 TEST(node, drains_under_load_and_hands_over)
 {
+#ifdef BATON_SANITIZED /* in which a token takes several times as long */
+    enum { LOAD = 6, LONG = 300 };
+#else
     enum { LOAD = 6, LONG = 900 };
+#endif
     struct fixture *fixture =
         fixture_start(&(struct fixture_options){.nodes = 3, .kv_pages = 700, .grace_ms = 8000});
     struct assign assigns[LOAD];
@@ -744,7 +748,8 @@ TEST(node, a_message_that_is_not_as_it_was_sent)
         stream->spoil = rows[row].spoil;
         struct again again = {2 + row, 1, rows[row].fault};
         fixture_until(fixture, has_come_back, &again, "another registration");
-        CHECK_INT(node_work_count(fixture->nodes[0]), 0);
+        fixture_check_rest(fixture); /* what the stream brought ends, once its layer has */
+        CHECK(fixture->heard[0][row].count < 900);
     }
     stream->spoil = SPOIL_TWICE;
     struct again twice = {3, 1, SEAL_TWICE};
