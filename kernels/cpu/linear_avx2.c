@@ -8,9 +8,10 @@
  *
  *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way (of bytes both, as two planes,
  *                 w + 128 = 16 high + low), from several places of the matrix in turn, chains in registers
- *     up to 24:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking
- *     more rows:  the first tile leaves up to CHUNK_BLOCKS blocks of a panel as planes of one byte a nibble, in L1, and up
- *                 to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
+ *     up to 24:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking; of
+ *                 panels that are longer than one piece up to 32
+ *     more rows:  the first tile leaves a piece of a panel (equal ones of up to CHUNK_BLOCKS blocks) as planes of one byte a
+ *                 nibble, in L1, and up to CHUNK_ROWS rows pass over them; the activations of the chunk stay in L2 while panels go by
  *
  * Each output's chain F lives in memory (L1) between blocks: the registers are full of sums.
  * Owner: as linear.h. Compiled with -mavx2 -mfma -mf16c; called only where the CPU has them. */
@@ -24,6 +25,7 @@ enum {
     TILE_ROWS_LEAST = 3, /* less is left to no tile, if there are others */
     WILD_ROWS = 2,
     DIRECT_ROWS = 24,
+    DIRECT_ROWS_LONG = 32, /* of panels of more than CHUNK_BLOCKS blocks */
     CHUNK_ROWS = 96,
     CHUNK_BLOCKS = 32,
     PLANE_BYTES = 512,
@@ -417,8 +419,10 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
     _Alignas(64) float chain[CHUNK_ROWS][CPU_PANEL];
     _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
     enum kind kind = kind_of(panel->form);
-    bool direct = rows <= DIRECT_ROWS || kind != KIND_NIBBLE;
-    size_t step = direct ? panel->blocks : CHUNK_BLOCKS;
+    size_t most = panel->blocks > CHUNK_BLOCKS ? DIRECT_ROWS_LONG : DIRECT_ROWS;
+    bool direct = rows <= most || kind != KIND_NIBBLE;
+    size_t pieces = direct ? 1 : (panel->blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS,
+           step = (panel->blocks + pieces - 1) / pieces;
     for (size_t b = 0; b < panel->blocks; b += step) {
         struct tile t = {.form = panel->form,
                          .record_bytes = panel->record_bytes,
