@@ -314,8 +314,10 @@ static void bench_works(struct report *report, struct subject *subject, struct l
     for (size_t i = 0; i < count; i++) /* warms up */
         subject_step(subject, works[i].seqs, works[i].rows, 0);
     for (int round = 0; round < ROUNDS; round++)
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < count; i++) {
+            fprintf(stderr, "round %d of %d: %s\n", round + 1, ROUNDS, works[i].name);
             figure_round(report, &figures[i], subject, limits, &works[i]);
+        }
     for (size_t i = 0; i < count; i++)
         figure_add(report, &figures[i], subject, &works[i]);
 }
@@ -433,6 +435,7 @@ static void bench_attention(struct report *report, struct model_file *model, uns
     for (int i = 0; i < 2; i++)
         deep_open(&deep[i], model, threads, types[i], token_bytes[i], seqs);
     for (int round = 0; round < ROUNDS; round++) {
+        fprintf(stderr, "round %d of %d: 8,000 positions\n", round + 1, ROUNDS);
         double slice = report->seconds / ROUNDS / 4;
         deep_round(&deep[0], slice, seqs, 0);
         deep_round(&deep[1], slice, seqs, seqs > 1 ? deep[0].batch.values[round] : 0);
