@@ -468,10 +468,12 @@ TEST(sampler, rows_equal_plain)
             sample.generated_count = draw;
             for (uint32_t i = 0; i < WORDS; i++) /* bell-shaped */
                 logits[i] = ways[w].spread * (noise() + noise() + noise());
-            /* a row of which most runs know nothing, whichever a sampler may look at first; and the other way round */
+            /* a row of which one run in 32 knows what is best and nothing of the rest, that one at which the sampler looks, behind the
+             * best; and the other way round */
             for (uint32_t i = 0; w >= LIARS && i < WORDS; i++)
                 logits[i] =
-                    (i / 64 % 3 == 0) == (draw == 0) ? (i % 640 ? -40.0f : 0) : -9 + noise();
+                    (i / 64 % 32 == 1) == (draw == 0) ? (i % 64 < 2 ? 0 : -40.0f) : -9 + noise();
+            logits[0] = w >= LIARS ? 0.25f : logits[0];
             struct kern_sample_out out[2];
             memset(out, 0, sizeof out);
             for (int fast = 0; fast < 2; fast++) {
