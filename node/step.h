@@ -1,7 +1,7 @@
 /* The step loop: plans a batch (sched/batch.h), hands it to the engine, and takes its tokens.
  *
- *     SUBMIT    step_submit: while fewer than `in_flight_max` steps are with the engine, plan and submit another. A decoding
- *               sequence whose last token is still unknown takes it from the step before (prev_sample).
+ *     SUBMIT    step_submit (submit.c): while fewer than `in_flight_max` steps are with the engine, plan and submit another. A
+ *               decoding sequence whose last token is still unknown takes it from the step before (prev_sample).
  *     COMPLETE  step_complete: run of layers done ─▶ pieces are sealed (prefill legs); step done ─▶ tokens, ends.
  *
  * A step that was submitted before a token was known to end its answer computes one row too many; its result is ignored.
@@ -10,6 +10,7 @@
 #define BATON_NODE_STEP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -52,6 +53,23 @@ struct step_loop {
     struct work **full;                 /* [sequences_max] scratch */
     double prompt_tokens_per_s;         /* measured over steps that computed prompts; 0: not yet */
 };
+
+/* The block of a sequence that a position lies in. */
+static inline uint32_t step_block(const struct step_loop *steps, uint32_t position)
+{
+    return position >> steps->page_shift;
+}
+
+/* Between two steps the processor has seen the whole cache of K and V: what is known of a thousand sequences lies in far memory again,
+ * and each line of it costs as much as all the rest of that sequence's work. So it is asked for some sequences ahead, many at a
+ * time. */
+enum { STEP_AHEAD = 12 };
+static inline void step_ahead(const void *memory, size_t bytes)
+{
+    enum { LINE = 64 };
+    for (size_t at = 0; at < bytes; at += LINE)
+        __builtin_prefetch((const char *)memory + at, 1);
+}
 
 enum status step_loop_init(struct node *node);
 void step_loop_finish(struct node *node);

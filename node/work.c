@@ -209,11 +209,15 @@ void work_move(struct work *work, enum work_state to, uint64_t now_ns)
     table->moves++;
     if (work->state == WORK_FREE)
         list_push_back(attempts_of(table, work->key.transfer), &work->attempt_link);
+    if (work->alone && work->state == WORK_FREE)
+        table->alone_count++;
     state_leave(work);
     sm_move(&work_states, &work->state, to);
     state_enter(work);
     if (to == WORK_FREE)
         list_remove(&work->attempt_link);
+    if (work->alone && to == WORK_FREE)
+        table->alone_count--;
     work->page_written = PLANTED(PAGE_NOT_OPENED) ? work->page_written : 0;
     work->state_since_ns = now_ns;
 }

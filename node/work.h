@@ -194,6 +194,7 @@ struct work_table {
     uint32_t tokens_max, pages_max;       /* of one sequence */
     struct list states[WORK_STATE_COUNT]; /* the works in it, the older request first */
     uint32_t state_counts[WORK_STATE_COUNT];
+    uint32_t alone_count; /* works that run alone, in whatever state but FREE */
     struct work_turn *
         decoding; /* [count] those that decode, as in their list, for who goes through all of them in each step and looks ahead */
     uint64_t moves; /* of all works so far: whether anything has changed */

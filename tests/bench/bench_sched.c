@@ -11,13 +11,8 @@
  *                 one over; its parts, each in a line of its own, are
  *     _done       the step that has ended: rows and tokens of each sequence, its end, full pages published (an evicted page's
  *                 entry goes, a hash is made); no router is there, so no message is built
- *     _list       who could compute, in order; page accounting: who needs a page takes it, cached ones are evicted
- *     _plan       the batch's plan
- *     _build      block tables, rows and sampling parameters, where the engine reads them
- *     _batch      list, plan and build together, beside the bound
- * sched32_node... the same with 32 sequences, of MODEL where there is one: its steps leave nothing in the caches
- * between32...    that, drawing and sending beside a step of MODEL: between.h
- *
+ *     _batch      what computes next: who could, in order; page accounting (who needs a page takes it, cached ones are evicted); block
+ *                 tables, rows and sampling parameters where the engine reads them; the plan for prompts. Beside the bound
  * Not part of it, and shown apart: sched1024_submit, the engine's own handing over to its threads; sched1024_send, a message to the
  * router with one token of each sequence, built and packed as outbox_flush does, without gRPC.
  *
@@ -48,6 +43,7 @@ enum {
     CHURN = SEQUENCES / ANSWER, /* answers that end in a step */
     POOL = SEQUENCES * WHOLE_PAGES + 2000,
     STEPS = 300,
+    NODE_STEPS = 200, /* of 400 at most, as only those count that end and begin one by one */
     WARM_STEPS = 40,
     TOLD = 1024,
 };
@@ -253,18 +249,13 @@ static void refused(void *context, const struct err *err)
 }
 
 /* What a round spent on each part: cut at the calls from one to the next, of which the linker's --wrap tells. */
-enum part { PART_DONE, PART_LIST, PART_PLAN, PART_BUILD, PART_SUBMIT, PART_COUNT };
-static const char *const part_names[PART_COUNT] = {"node_done", "node_list", "node_plan",
-                                                   "node_build", "submit"};
+enum part { PART_DONE, PART_BATCH, PART_SUBMIT, PART_COUNT };
+static const char *const part_names[PART_COUNT] = {"node_done", "node_batch", "submit"};
 static double part_us[PART_COUNT], part_begin;
 static uint32_t submitted, completed;
 
-static bool parts_on; /* policy alone is timed as a whole */
-
 static void part_end(enum part part)
 {
-    if (!parts_on)
-        return;
     double now = thread_us();
     part_us[part] += now - part_begin;
     part_begin = now;
@@ -272,15 +263,9 @@ static void part_end(enum part part)
 
 void __real_step_complete(struct node *node);
 void __real_step_submit(struct node *node);
-uint32_t __real_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
-                           struct batch_candidate *candidates, uint32_t count,
-                           uint32_t decode_count, struct batch_share *shares);
 enum status __real_engine_submit(struct engine_step *step);
 void __wrap_step_complete(struct node *node);
 void __wrap_step_submit(struct node *node);
-uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
-                           struct batch_candidate *candidates, uint32_t count,
-                           uint32_t decode_count, struct batch_share *shares);
 enum status __wrap_engine_submit(struct engine_step *step);
 
 void __wrap_step_complete(struct node *node)
@@ -298,23 +283,12 @@ void __wrap_step_submit(struct node *node)
 {
     part_begin = thread_us();
     __real_step_submit(node);
-    part_end(submitted ? PART_BUILD : PART_LIST);
-}
-
-uint32_t __wrap_batch_plan(struct batch_state *batch, const struct batch_limits *limits,
-                           struct batch_candidate *candidates, uint32_t count,
-                           uint32_t decode_count, struct batch_share *shares)
-{
-    part_end(PART_LIST);
-    uint32_t share_count =
-        __real_batch_plan(batch, limits, candidates, count, decode_count, shares);
-    part_end(PART_PLAN);
-    return share_count;
+    part_end(PART_BATCH);
 }
 
 enum status __wrap_engine_submit(struct engine_step *step)
 {
-    part_end(PART_BUILD);
+    part_end(PART_BATCH);
     enum status status = __real_engine_submit(step);
     part_end(PART_SUBMIT);
     submitted++;
@@ -380,7 +354,7 @@ static void node_add(struct bench *bench, uint32_t sequences, const char *name, 
 static double node_run(struct bench *bench, const char *path, uint32_t sequences, uint32_t steps)
 {
     static uint32_t ids[64];
-    static double us[STEPS], batch_us[STEPS], parts_us[PART_COUNT][STEPS];
+    static double us[STEPS], parts_us[PART_COUNT][STEPS];
     struct err err = ERR_INIT;
     struct loop *loop;
     struct rpc *rpc;
@@ -446,7 +420,6 @@ static double node_run(struct bench *bench, const char *path, uint32_t sequences
         node_assign(node, &assign);
     }
     uint32_t count = 0;
-    parts_on = true;
     for (uint32_t rounds = 0; count < steps; rounds++) {
         loop_round(loop, NS_PER_MS);
         uint32_t decoding = work_count(&node->table, SM_TO(WORK_DECODING));
@@ -459,14 +432,12 @@ static double node_run(struct bench *bench, const char *path, uint32_t sequences
             parts_us[i][count] = part_us[i];
             us[count] += i == PART_SUBMIT ? 0 : part_us[i];
         }
-        batch_us[count] = part_us[PART_LIST] + part_us[PART_PLAN] + part_us[PART_BUILD];
         count++;
     }
-    parts_on = false;
     node_add(bench, sequences, "node", us, count, sequences == SEQUENCES);
-    node_add(bench, sequences, "node_batch", batch_us, count, sequences == SEQUENCES);
     for (int i = 0; i < PART_COUNT; i++)
-        node_add(bench, sequences, part_names[i], parts_us[i], count, false);
+        node_add(bench, sequences, part_names[i], parts_us[i], count,
+                 sequences == SEQUENCES && i == PART_BATCH);
     double all_us = median(us, count) + median(parts_us[PART_SUBMIT], count);
     node_destroy(node);
     rpc_destroy(rpc);
@@ -490,9 +461,9 @@ int main(int argc, char **argv)
     if (given == 2)
         sending_fork();
     policy_run(&bench);
-    node_run(&bench, argv[1], SEQUENCES, STEPS);
+    node_run(&bench, argv[1], SEQUENCES, NODE_STEPS);
     send_run(&bench);
-    double scheduling_us = node_run(&bench, argv[given], FEW, given == 2 ? 60 : STEPS);
+    double scheduling_us = node_run(&bench, argv[given], FEW, given == 2 ? 60 : NODE_STEPS);
     if (given == 2) {
         sending_open(FEW);
         bench_between(&bench, argv[2], scheduling_us, 10);
