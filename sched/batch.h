@@ -59,11 +59,11 @@ static inline uint32_t batch_decode_max(const struct batch_limits *limits)
     return limits->sequences_max < limits->rows_max ? limits->sequences_max : limits->rows_max;
 }
 
-/* Plans one step. What decodes stands in `shares_inout` already, one row each by age, `decode_count` of them (at most
- * batch_decode_max): there are many, and nothing is to decide about them. `candidates` are the others, in order of age, so
- * that the plan is a function of the set alone; those that run alone may stand anywhere. That array is scratch afterwards. The
- * shares, with room for `limits->sequences_max`, are what decodes and then prompts, by age; or the one whose turn alone it is.
- * Returns how many; 0: nothing to do. */
+/* Plans one step. What decodes, `decode_count` of them (at most batch_decode_max), has the first places in `shares_inout`, one row each
+ * by age: there are many, and nothing is to decide about them, so these are not read; who needs them has written them. `candidates` are
+ * the others, in order of age, so that the plan is a function of the set alone; those that run alone may stand anywhere. That array
+ * is scratch afterwards. The shares, with room for `limits->sequences_max`, are what decodes and then prompts, by age; or the one whose
+ * turn alone it is. Returns how many; 0: nothing to do. */
 uint32_t batch_plan(struct batch_state *state, const struct batch_limits *limits,
                     struct batch_candidate *candidates, uint32_t count, uint32_t decode_count,
                     struct batch_share *shares_inout);

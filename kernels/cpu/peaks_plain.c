@@ -5,9 +5,9 @@
 
 enum { PASSES = 200000, LANES = 64 };
 
-/* Zero, which the compiler cannot know; and where sums go, which it must not leave out. */
-static volatile float zero_f32, sink_f32;
-static volatile int32_t zero_i32, sink_i32;
+/* Zero, which the compiler cannot know; and where sums go, which it must not leave out. Several threads measure at a time. */
+static _Thread_local volatile float zero_f32, sink_f32;
+static _Thread_local volatile int32_t zero_i32, sink_i32;
 
 static void loop_f32(void *unused)
 {
