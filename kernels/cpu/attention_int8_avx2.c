@@ -6,19 +6,7 @@
  * meets them with one broadcast pair of each head. Sums have no order, so additions wait for nothing.
  *
  * Masked positions: their sums are computed (whatever the page holds), their weights are 0. */
-#include "kernels/cpu/attention_int8.h"
-
-#include "kernels/cpu/attention_avx2.h"
-
-enum { LINE = 64 };
-
-/* Where 16 positions of a block lie. */
-struct run {
-    const int8_t *k, *v; /* first pair of positions' K and V */
-    const uint16_t *k_scales, *v_scales;
-    const int8_t *
-        k_lines; /* the run's share of its block's K, to be fetched: dim / 8 times two cache lines */
-};
+#include "kernels/cpu/attention_int8_avx2.h"
 
 /* Cache lines that are asked for while something else is computed: two at a time, `step` bytes on. */
 struct fetch {
@@ -31,41 +19,6 @@ struct lines {
     const uint8_t *at[STREAMS]; /* NULL: the next block's */
     const struct run *ahead;
 };
-
-static inline uint32_t top_of(__m256i top)
-{
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
-    return (uint32_t)_mm_cvtsi128_si32(m);
-}
-
-static inline __m256i magnitude(__m256 x)
-{
-    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
-}
-
-/* The bits of the largest magnitude. */
-static inline uint32_t amax_bits(const float *x, uint32_t count)
-{
-    __m256i top = _mm256_setzero_si256();
-    uint32_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        top = _mm256_max_epi32(top, magnitude(_mm256_loadu_ps(x + i)));
-    uint32_t best = top_of(top);
-    for (; i < count; i++) {
-        uint32_t bits = mathf_bits(x[i]) & 0x7fffffffu;
-        best = bits > best ? bits : best;
-    }
-    return best;
-}
-
-/* Eight products to nearest even, as 16-bit integers. */
-static inline __m128i to_int16x8(const float *x, __m256 inverse)
-{
-    __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inverse));
-    return _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
-}
 
 /* --- the write --- */
 
@@ -94,61 +47,6 @@ void cpu_avx2_kv_int8_rope(const struct cpu_rope_row *row)
 }
 
 /* --- attention --- */
-
-/* One head's query: 16-bit integers, and the factor of its scores. */
-static float query_make(const float *q, uint32_t dim, float scale, int16_t *query_out)
-{
-    float inverse, factor = kv_int8_factor(amax_bits(q, dim), &inverse);
-    if (inverse == 0.0f)
-        memset(query_out, 0, dim * sizeof *query_out);
-    else
-        for (uint32_t i = 0; i < dim; i += LANES)
-            _mm_storeu_si128((void *)(query_out + i), to_int16x8(q + i, _mm256_set1_ps(inverse)));
-    return factor * scale;
-}
-
-static void run_find(const struct cpu_attention_tile *tile, uint32_t position, struct run *run_out)
-{
-    uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
-    uint32_t token = position % tile->page_tokens;
-    /* a block of a page of up to 64 tokens is contiguous; of a longer one it is a part of each row */
-    const int8_t *k_page = (const int8_t *)tile->k + page, *lines = k_page;
-    if (tile->page_tokens <= ATTENTION_BLOCK)
-        lines += (size_t)token * tile->head_dim;
-    else
-        lines +=
-            (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK * 2 +
-            (size_t)token % ATTENTION_BLOCK / RUN * (tile->head_dim / 8) * tile->page_tokens * 2;
-    *run_out = (struct run){
-        .k = (const int8_t *)tile->k + page + (size_t)token * 2,
-        .v = (const int8_t *)tile->v + page + (size_t)token * tile->head_dim,
-        .k_scales = (const uint16_t *)(tile->k_scales + page) + token,
-        .v_scales = (const uint16_t *)(tile->v_scales + page) + token,
-        .k_lines = lines,
-    };
-}
-
-/* The runs of the block at `begin`; beyond `last` there is none, and the first stands in (for fetches, which may be of
- * anything). */
-static void runs_find(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t last,
-                      struct run *runs_out)
-{
-    for (uint32_t i = 0; i < RUNS; i++)
-        if (begin + i * RUN <= last)
-            run_find(tile, begin + i * RUN, &runs_out[i]);
-        else
-            runs_out[i] = runs_out[0];
-    for (uint32_t i = 0; i < RUNS; i++) {
-        _mm_prefetch((const char *)runs_out[i].k_scales, _MM_HINT_T0);
-        _mm_prefetch((const char *)runs_out[i].v_scales, _MM_HINT_T0);
-    }
-}
-
-static inline __m256 scales_load(const uint16_t *scales)
-{
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)scales));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
-}
 
 static inline __m256i pair_broadcast(const int16_t *pair)
 {
