@@ -532,7 +532,7 @@ static size_t few_rows(const struct cpu_linear_call *call)
            end = call->weights->run[0].panels;
     enum kind kind = kind_of(call->weights->run[0].form);
     end = call->panel_end < end ? call->panel_end : end;
-    if (call->acts.compute != KERN_COMPUTE_INT8 || rows == 0 || begin >= end)
+    if (rows == 0 || begin >= end)
         return begin;
     if (rows <= ROWS_FEW)
         (rows == 1 ? one_row : two_rows)(kind, call, begin, end);
@@ -577,16 +577,16 @@ void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *
 
 static void linear(const struct cpu_linear_call *call)
 {
+    if (call->acts.compute != KERN_COMPUTE_INT8) {
+        cpu_avx2_f32(call);
+        return;
+    }
     size_t begin = few_rows(call);
-    size_t most = call->acts.compute == KERN_COMPUTE_INT8 ? CHUNK_ROWS : CPU_AVX2_F32_ROWS;
-    for (size_t row = call->rows.begin; row < call->rows.end; row += most) {
-        size_t rows = call->rows.end - row < most ? call->rows.end - row : most;
+    for (size_t row = call->rows.begin; row < call->rows.end; row += CHUNK_ROWS) {
+        size_t rows = call->rows.end - row < CHUNK_ROWS ? call->rows.end - row : CHUNK_ROWS;
         for (size_t p = begin; p < call->panel_end; p++) {
             struct cpu_panel panel = cpu_weights_panel(call->weights, p);
-            if (call->acts.compute == KERN_COMPUTE_INT8)
-                panel_int8(call, &panel, row, rows);
-            else
-                cpu_avx2_panel_f32(call, &panel, row, rows);
+            panel_int8(call, &panel, row, rows);
         }
     }
 }

@@ -12,11 +12,8 @@ bool cpu_avx2_silu_mul_quantise(const float *gate, const float *up, size_t cols,
                                 const struct cpu_act_row *row);
 void cpu_avx2_norm(const float *x, const float *weight, float eps, size_t cols, float *y);
 
-enum { CPU_AVX2_F32_ROWS = 192 };
-
-/* compute=f32: `rows` (at most CPU_AVX2_F32_ROWS) rows from `row` over one panel. */
-void cpu_avx2_panel_f32(const struct cpu_linear_call *call, const struct cpu_panel *panel,
-                        size_t row, size_t rows);
+/* compute=f32: the whole call. */
+void cpu_avx2_f32(const struct cpu_linear_call *call);
 
 /* Byte forms: the call's rows over panels [begin, end), all of them of the first run. */
 void cpu_avx2_bytes(const struct cpu_linear_call *call, size_t begin, size_t end);
