@@ -20,6 +20,7 @@
 enum {
     PARTS_PER_THREAD = 6, /* so that threads end together though one is held up */
     PART_BLOCKS_MIN = 4,  /* less is not worth an item */
+    LINE_BYTES = 64,
     SPLIT_BYTES =
         64
         << 20, /* of addresses: memory is taken where results are written. Rows beyond stay whole */
@@ -252,6 +253,34 @@ static void attention_run(struct kern_stream *stream, const void *arguments)
     cpu_pool_run(stream->pool, a.items, attention_item, &a);
 }
 
+/* What the first item reads of its first page, if that is a row alone: K's lines as far as the row sees, dimension after dimension,
+ * and V's rows. RoPE writes some of them before. A product of the same step lies between this and the step's begin, and asks are
+ * passed on no further than to the next product: so the tiles are this step's. */
+static bool attention_ask(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream;
+    const struct attention_arguments *a = arguments;
+    const struct cpu_tile *tile = &a->step->tiles[a->step->tile_count - 1]; /* the first to run */
+    const struct kern_kv_desc *kv = &a->kv->desc;
+    if (a->step->tile_count == 0 || tile->row_count != 1 || a->step->seq_dead[tile->seq])
+        return false;
+    uint32_t positions = a->step->base.positions[tile->row_begin] + 1;
+    positions = positions < kv->page_tokens ? positions : kv->page_tokens;
+    const uint8_t *k = cpu_kv_layer(a->kv, a->step->base.seqs[tile->seq].blocks[0], a->desc.layer),
+                  *v = k + a->kv->values_bytes;
+    size_t rows = (size_t)kv->kv_heads * kv->head_dim, row_bytes = a->kv->values_bytes / rows,
+           head_bytes = a->kv->values_bytes / kv->kv_heads,
+           seen_bytes = row_bytes * positions / kv->page_tokens;
+    for (size_t row = 0; row < rows; row++)
+        for (size_t i = 0; i < seen_bytes; i += LINE_BYTES)
+            __builtin_prefetch(k + row * row_bytes + i, 1);
+    seen_bytes = head_bytes * positions / kv->page_tokens;
+    for (size_t head = 0; head < kv->kv_heads; head++)
+        for (size_t i = 0; i < seen_bytes; i += LINE_BYTES)
+            __builtin_prefetch(v + head * head_bytes + i, 1);
+    return false;
+}
+
 void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,
                       const struct kern_attention_desc *desc, const struct kern_buffer *q,
                       const struct kern_kv *kv, struct kern_buffer *out)
@@ -264,5 +293,5 @@ void cpu_op_attention(struct kern_stream *stream, struct kern_step *step,
                                     .kernels = cpu_attention_kernels_for(stream->device->isa),
                                     .scratch = stream->scratch,
                                     .split = &stream->split};
-    cpu_stream_push(stream, attention_run, &a, sizeof a);
+    cpu_stream_push_asked(stream, attention_run, attention_ask, &a, sizeof a);
 }

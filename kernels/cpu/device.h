@@ -119,6 +119,7 @@ enum { CPU_COMMAND_BYTES = 144 };
 
 struct cpu_command {
     void (*run)(struct kern_stream *stream, const void *arguments);
+    bool (*ask)(struct kern_stream *stream, const void *arguments); /* or NULL */
     _Alignas(16) uint8_t arguments[CPU_COMMAND_BYTES];
 };
 
@@ -145,10 +146,23 @@ struct kern_stream {
 enum status cpu_attention_split_init(struct cpu_attention_split *split, unsigned threads);
 void cpu_attention_split_finish(struct cpu_attention_split *split);
 
-/* Copies `bytes` of arguments into the ring. Never blocks; asserts room. */
-void cpu_stream_push(struct kern_stream *stream,
-                     void (*run)(struct kern_stream *stream, const void *arguments),
-                     const void *arguments, size_t bytes);
+/* Copies `bytes` of arguments into the ring. Never blocks; asserts room. `ask`: called, if at all, before `run`, by a command before
+ * it; fetches what `run` reads first, and returns true when that is enough to keep the memory busy until then. */
+void cpu_stream_push_asked(struct kern_stream *stream,
+                           void (*run)(struct kern_stream *stream, const void *arguments),
+                           bool (*ask)(struct kern_stream *stream, const void *arguments),
+                           const void *arguments, size_t bytes);
+
+static inline void cpu_stream_push(struct kern_stream *stream,
+                                   void (*run)(struct kern_stream *stream, const void *arguments),
+                                   const void *arguments, size_t bytes)
+{
+    cpu_stream_push_asked(stream, run, NULL, arguments, bytes);
+}
+
+/* The stream's thread, at the end of a command that is bound by memory: lets those ask that are queued next, up to the next of
+ * that kind, because what lies in between leaves the memory idle. */
+void cpu_stream_ask(struct kern_stream *stream);
 
 enum status cpu_stream_create(struct kern_device *device, const struct kern_stream_options *options,
                               struct kern_stream **stream_out);

@@ -74,6 +74,10 @@ static void assign_slots(struct cpu_weights *weights, const uint8_t *wild)
         weights->slot_row[i] = -1;
     for (size_t row = 0; row < weights->out_rows; row++)
         weights->slot_row[slot[wild[row]]++] = (int32_t)row;
+    while (weights->in_order < weights->out_rows / CPU_PANEL &&
+           weights->slot_row[weights->in_order * CPU_PANEL + CPU_PANEL - 1] ==
+               (int32_t)(weights->in_order * CPU_PANEL + CPU_PANEL - 1))
+        weights->in_order++;
 }
 
 static enum status pack(struct cpu_weights *weights, const struct cpu_weights_options *options,
@@ -85,24 +89,21 @@ static enum status pack(struct cpu_weights *weights, const struct cpu_weights_op
     weights->run[1].panels = panels_of(weights->float_rows);
     weights->panels = weights->run[0].panels + weights->run[1].panels;
     weights->slot_row = take_zeroed(weights->panels * CPU_PANEL * sizeof(*weights->slot_row));
-    weights->slot_scale = take_zeroed(weights->panels * CPU_PANEL * sizeof(*weights->slot_scale));
-    if (!weights->slot_row || !weights->slot_scale)
+    if (!weights->slot_row)
         return err_set(err, STATUS_MEMORY, "no memory for %zu panels", weights->panels);
     assign_slots(weights, wild);
     for (size_t i = 0, first = 0; i < 2; first += weights->run[i++].panels) {
         struct cpu_panel_run *run = &weights->run[i];
-        size_t panel_bytes = weights->blocks * cpu_form_record_bytes(run->form);
+        run->panel_bytes = cpu_form_panel_bytes(run->form, weights->blocks);
+        size_t bytes = run->panels * run->panel_bytes;
         if (run->panels == 0)
             continue;
-        run->records = weights->stored ? cpu_store_take(options->store, run->panels * panel_bytes)
-                                       : take_zeroed(run->panels * panel_bytes);
+        run->records = weights->stored ? cpu_store_take(options->store, bytes) : take_zeroed(bytes);
         if (!run->records)
-            return err_set(err, STATUS_MEMORY, "no memory for %zu bytes of weights",
-                           run->panels * panel_bytes);
+            return err_set(err, STATUS_MEMORY, "no memory for %zu bytes of weights", bytes);
         for (size_t p = 0; p < run->panels; p++)
             linear_pack_panel(options, run->form, weights->slot_row + (first + p) * CPU_PANEL,
-                              run->records + p * panel_bytes,
-                              weights->slot_scale + (first + p) * CPU_PANEL);
+                              run->records + p * run->panel_bytes);
     }
     return STATUS_OK;
 }
@@ -148,7 +149,6 @@ void cpu_weights_destroy(struct cpu_weights *weights)
         free(weights->run[1].records);
     }
     free(weights->slot_row);
-    free(weights->slot_scale);
     free(weights);
 }
 
@@ -171,16 +171,15 @@ size_t cpu_weights_bytes(const struct cpu_weights *weights)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < 2; i++)
-        bytes +=
-            weights->run[i].panels * weights->blocks * cpu_form_record_bytes(weights->run[i].form);
+        bytes += weights->run[i].panels * weights->run[i].panel_bytes;
     return bytes;
 }
 
 size_t cpu_weights_bytes_ahead(enum kern_weight_type type, enum kern_compute compute,
                                size_t out_rows, size_t in_cols)
 {
-    return panels_of(out_rows) * (in_cols / KERN_BLOCK) *
-           cpu_form_record_bytes(main_form(type, compute));
+    return panels_of(out_rows) *
+           cpu_form_panel_bytes(main_form(type, compute), in_cols / KERN_BLOCK);
 }
 
 size_t cpu_weights_float_rows(const struct cpu_weights *weights)
@@ -199,4 +198,11 @@ void cpu_weights_row(const struct cpu_weights *weights, size_t row, float *out)
 void cpu_linear(enum cpu_isa_level isa, const struct cpu_linear_call *call)
 {
     cpu_linear_ops(isa)->linear(call);
+}
+
+void cpu_linear_ask(enum cpu_isa_level isa, const struct cpu_weights *weights, size_t panel_begin,
+                    size_t panel_end)
+{
+    if (cpu_linear_ops(isa)->ask)
+        cpu_linear_ops(isa)->ask(weights, panel_begin, panel_end);
 }

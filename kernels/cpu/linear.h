@@ -69,6 +69,10 @@ struct cpu_linear_call {
     bool accumulate; /* out += y (one rounding) rather than out = y: the residual stream */
 };
 
+/* One row's product reads these panels soon: fetches what it reads first, where that helps. */
+void cpu_linear_ask(enum cpu_isa_level isa, const struct cpu_weights *weights, size_t panel_begin,
+                    size_t panel_end);
+
 /* Computes the call's rows x panels and writes nothing else of `out`. Stack: about 64 KB. */
 void cpu_linear(enum cpu_isa_level isa, const struct cpu_linear_call *call);
 

@@ -434,7 +434,7 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
         struct ahead ahead = {.records = t.records + t.blocks * t.record_bytes,
                               .bytes = direct ? 0 : t.blocks * t.record_bytes};
         if (b + step >= panel->blocks && panel->whole) {
-            ahead.out = call->out + row * call->ld_out + panel->slot_row[0];
+            ahead.out = call->out + row * call->ld_out + panel->first;
             ahead.ld_out = call->ld_out;
         }
         run_tiles(call, panel, row, rows, chain, t, &ahead);
@@ -442,13 +442,6 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
 }
 
 /* --- one or two rows: bound by reading, so nothing but the records goes through memory --- */
-
-/* Where a panel's outputs go, and their scales: a line each, that nothing else would fetch in time. */
-INLINE void panel_ask(const struct cpu_weights *weights, size_t index)
-{
-    _mm_prefetch((const char *)(weights->slot_row + index * CPU_PANEL), _MM_HINT_T0);
-    _mm_prefetch((const char *)(weights->slot_scale + index * CPU_PANEL), _MM_HINT_T0);
-}
 
 /* `count` panels of R rows from each of S places in the matrix, `apart` panels from one to the next: memory gives half as
  * much again to four streams as to one. More rows leave registers for fewer streams. */
@@ -459,7 +452,8 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
     struct cpu_panel panel = cpu_weights_panel(call->weights, begin);
     struct tile t = {.form = panel.form, .acts = &call->acts};
     const size_t blocks = panel.blocks, record_bytes = panel.record_bytes,
-                 apart_bytes = apart * blocks * record_bytes;
+                 panel_bytes = cpu_form_panel_bytes(panel.form, blocks),
+                 apart_bytes = apart * panel_bytes;
     const uint8_t *record = panel.records;
     const int8_t *row[ROWS_FEW];
 #pragma GCC unroll 2
@@ -469,7 +463,6 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
         __m256 held[STREAMS][ROWS_FEW][2];
 #pragma GCC unroll 4
         for (int i = 0; i < S; i++) {
-            panel_ask(call->weights, p + (size_t)i * apart);
 #pragma GCC unroll 2
             for (int r = 0; r < R; r++)
                 held[i][r][0] = held[i][r][1] = _mm256_setzero_ps();
@@ -484,6 +477,11 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
                     nibble_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
             }
         }
+        record += panel_bytes - blocks * record_bytes; /* past the panel's scales, a line */
+#pragma GCC unroll 4
+        for (int i = 0; i < S; i++)
+            _mm_prefetch((const char *)record + (size_t)i * apart_bytes + PREFETCH_BYTES - 64,
+                         _MM_HINT_T0);
         for (int i = 0; i < S; i++) {
             panel = cpu_weights_panel(call->weights, p + (size_t)i * apart);
             _Alignas(32) float chain[ROWS_FEW][CPU_PANEL];
@@ -525,6 +523,21 @@ static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t 
         streams_of_rows(2, 2, KIND_NIBBLE, call, begin, end);
 }
 
+/* The first lines of each place that one_row reads. */
+static void linear_ask(const struct cpu_weights *weights, size_t begin, size_t end)
+{
+    const struct cpu_panel_run *run = &weights->run[0];
+    end = end < run->panels ? end : run->panels;
+    if (weights->compute != KERN_COMPUTE_INT8 || end < begin + STREAMS)
+        return;
+    size_t apart_bytes = (end - begin) / STREAMS * run->panel_bytes;
+    for (size_t at = 0; at < PREFETCH_BYTES; at += CPU_LINE_BYTES)
+        for (size_t i = 0; i < STREAMS; i++)
+            _mm_prefetch((const char *)run->records + begin * run->panel_bytes + i * apart_bytes +
+                             at,
+                         _MM_HINT_T0);
+}
+
 /* Does the call's ordinary panels when its rows are few, or its weights bytes; the first panel that is left. */
 static size_t few_rows(const struct cpu_linear_call *call)
 {
@@ -546,7 +559,7 @@ static size_t few_rows(const struct cpu_linear_call *call)
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL])
 {
-    bool e32 = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
+    bool e32 = cpu_form_is_e32(panel->form);
     __m256 one = _mm256_set1_ps(1.0f); /* times 1 changes no bit */
     __m256 d0 = e32 ? _mm256_loadu_ps(panel->slot_scale) : one;
     __m256 d1 = e32 ? _mm256_loadu_ps(panel->slot_scale + 8) : one;
@@ -555,7 +568,7 @@ void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *
         __m256 y0 = _mm256_mul_ps(_mm256_loadu_ps(chain[r]), d0);
         __m256 y1 = _mm256_mul_ps(_mm256_loadu_ps(chain[r] + 8), d1);
         if (panel->whole) {
-            out += panel->slot_row[0];
+            out += panel->first;
             if (call->accumulate) {
                 y0 = _mm256_add_ps(_mm256_loadu_ps(out), y0);
                 y1 = _mm256_add_ps(_mm256_loadu_ps(out + 8), y1);
@@ -597,4 +610,5 @@ const struct cpu_linear_ops cpu_linear_ops_avx2 = {
     .silu_mul_quantise = cpu_avx2_silu_mul_quantise,
     .norm = cpu_avx2_norm,
     .linear = linear,
+    .ask = linear_ask,
 };

@@ -328,7 +328,7 @@ static void piece(const struct group *group, size_t i, size_t b, size_t blocks, 
             .to_bytes = sizeof chain[0],
         };
         if (straight) {
-            t.to = call->out + (group->row + r) * call->ld_out + panel->slot_row[0];
+            t.to = call->out + (group->row + r) * call->ld_out + panel->first;
             t.to_bytes = call->ld_out * sizeof(float);
             t.add = call->accumulate;
             for (size_t k = 0; k < height; k++)

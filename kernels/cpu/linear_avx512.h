@@ -21,13 +21,13 @@ static inline void cpu_avx512_store(const struct cpu_linear_call *call,
                                     const struct cpu_panel *panel, size_t row, size_t rows,
                                     const float *chain, size_t ld_chain)
 {
-    bool e32 = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
+    bool e32 = cpu_form_is_e32(panel->form);
     __m512 unit = e32 ? _mm512_loadu_ps(panel->slot_scale) : _mm512_set1_ps(1.0f);
     for (size_t r = 0; r < rows; r++) {
         float *out = call->out + (row + r) * call->ld_out, spare[CPU_PANEL];
         __m512 y = _mm512_mul_ps(_mm512_loadu_ps(chain + r * ld_chain), unit);
         if (panel->whole) {
-            out += panel->slot_row[0];
+            out += panel->first;
             _mm512_storeu_ps(out, call->accumulate ? _mm512_add_ps(_mm512_loadu_ps(out), y) : y);
             continue;
         }

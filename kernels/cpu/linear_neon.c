@@ -95,14 +95,14 @@ INLINE void byte_sums(const int R, const int8_t *const *a, const uint8_t *record
 void cpu_neon_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL])
 {
-    bool scaled = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
+    bool scaled = cpu_form_is_e32(panel->form);
     for (size_t r = 0; r < rows; r++) {
         float *out = call->out + (row + r) * call->ld_out;
         for (size_t i = 0; i < CPU_PANEL && scaled; i += 4)
             vst1q_f32(chain[r] + i,
                       vmulq_f32(vld1q_f32(chain[r] + i), vld1q_f32(panel->slot_scale + i)));
         if (panel->whole) {
-            out += panel->slot_row[0];
+            out += panel->first;
             for (size_t i = 0; i < CPU_PANEL; i += 4) {
                 float32x4_t y = vld1q_f32(chain[r] + i);
                 vst1q_f32(out + i, call->accumulate ? vaddq_f32(vld1q_f32(out + i), y) : y);

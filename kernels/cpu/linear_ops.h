@@ -48,11 +48,23 @@ static inline size_t cpu_form_record_bytes(enum cpu_form form)
     return bytes[form];
 }
 
+static inline bool cpu_form_is_e32(enum cpu_form form)
+{
+    return form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE;
+}
+
+static inline size_t cpu_form_panel_bytes(enum cpu_form form, size_t blocks)
+{
+    return blocks * cpu_form_record_bytes(form) +
+           (cpu_form_is_e32(form) ? CPU_PANEL * sizeof(float) : 0);
+}
+
 /* A run of panels of one form. A 4-bit matrix may have two: E32 and, for rows of wild scales, E32_FLOAT. */
 struct cpu_panel_run {
     enum cpu_form form;
     size_t panels;
-    uint8_t *records; /* [panels][blocks] records */
+    size_t panel_bytes; /* from one to the next: cpu_form_panel_bytes */
+    uint8_t *records;   /* [panels]: [blocks] records, then E32's [16] float D, in one stream */
 };
 
 struct cpu_weights {
@@ -64,8 +76,8 @@ struct cpu_weights {
     const uint8_t *file;
     struct cpu_panel_run run[2];
     bool stored;       /* the runs' records lie in a store, not in memory of their own */
+    size_t in_order;   /* panels before any wild row: panel p holds outputs 16 p to 16 p + 15 */
     int32_t *slot_row; /* [panels][16]: the output of a slot, or -1 */
-    float *slot_scale; /* [panels][16]: E32's D */
 };
 
 /* What a kernel needs of one panel. */
@@ -73,9 +85,10 @@ struct cpu_panel {
     enum cpu_form form;
     size_t blocks, record_bytes;
     const uint8_t *records;
-    const int32_t *slot_row;
-    const float *slot_scale;
-    bool whole; /* slots hold 16 consecutive outputs: one straight store */
+    const int32_t *slot_row; /* [16] the output of a slot, or -1 */
+    const float *slot_scale; /* [16] E32's D, behind the records; not to be read of other forms */
+    bool whole;              /* slots hold 16 consecutive outputs: one straight store */
+    size_t first;            /* whole: the output of slot 0 */
 };
 
 static inline struct cpu_panel cpu_weights_panel(const struct cpu_weights *weights, size_t index)
@@ -83,15 +96,18 @@ static inline struct cpu_panel cpu_weights_panel(const struct cpu_weights *weigh
     const struct cpu_panel_run *run = &weights->run[index >= weights->run[0].panels];
     size_t in_run = index - (run == weights->run ? 0 : weights->run[0].panels);
     size_t record_bytes = cpu_form_record_bytes(run->form);
+    const uint8_t *records = run->records + in_run * run->panel_bytes;
     const int32_t *slot_row = weights->slot_row + index * CPU_PANEL;
+    bool in_order = index < weights->in_order; /* then `slot_row` is not looked at */
     return (struct cpu_panel){
         .form = run->form,
         .blocks = weights->blocks,
         .record_bytes = record_bytes,
-        .records = run->records + in_run * weights->blocks * record_bytes,
+        .records = records,
         .slot_row = slot_row,
-        .slot_scale = weights->slot_scale + index * CPU_PANEL,
-        .whole = slot_row[CPU_PANEL - 1] == slot_row[0] + CPU_PANEL - 1,
+        .slot_scale = (const float *)(const void *)(records + weights->blocks * record_bytes),
+        .whole = in_order || slot_row[CPU_PANEL - 1] == slot_row[0] + CPU_PANEL - 1,
+        .first = in_order ? index * CPU_PANEL : (size_t)slot_row[0],
     };
 }
 
@@ -143,6 +159,8 @@ struct cpu_linear_ops {
                               const struct cpu_act_row *row);
     void (*norm)(const float *x, const float *weight, float eps, size_t cols, float *y);
     void (*linear)(const struct cpu_linear_call *call);
+    /* NULL, or asks for the lines that one row's product reads first of these panels. */
+    void (*ask)(const struct cpu_weights *weights, size_t panel_begin, size_t panel_end);
 };
 
 extern const struct cpu_linear_ops cpu_linear_ops_plain;

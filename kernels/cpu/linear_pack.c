@@ -204,13 +204,17 @@ static void fill_unused(enum cpu_form form, size_t slot, uint8_t *record)
 }
 
 void linear_pack_panel(const struct cpu_weights_options *options, enum cpu_form form,
-                       const int32_t *slot_row, uint8_t *records, float *slot_scale)
+                       const int32_t *slot_row, uint8_t *records)
 {
-    bool e32 = form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE;
-    for (size_t slot = 0; slot < CPU_PANEL; slot++)
-        slot_scale[slot] =
-            e32 && slot_row[slot] >= 0 ? row_unit(options, (size_t)slot_row[slot]) : 0.0f;
-    for (size_t b = 0; b < options->in_cols / KERN_BLOCK; b++) {
+    size_t blocks = options->in_cols / KERN_BLOCK;
+    float slot_scale[CPU_PANEL] = {0};
+    if (cpu_form_is_e32(form)) {
+        for (size_t slot = 0; slot < CPU_PANEL; slot++)
+            slot_scale[slot] =
+                slot_row[slot] >= 0 ? row_unit(options, (size_t)slot_row[slot]) : 0.0f;
+        memcpy(records + blocks * cpu_form_record_bytes(form), slot_scale, sizeof slot_scale);
+    }
+    for (size_t b = 0; b < blocks; b++) {
         uint8_t *record = records + b * cpu_form_record_bytes(form);
         for (size_t slot = 0; slot < CPU_PANEL; slot++) {
             if (slot_row[slot] < 0) {

@@ -9,10 +9,10 @@
 enum status linear_pack_check_row(const struct cpu_weights_options *options, size_t row,
                                   bool *wild_out, struct err *err);
 
-/* Writes the 16 slots of one panel: records[blocks], and slot_scale[16] (E32's D; 0 elsewhere). slot_row: -1 leaves a slot
- * zero; `records` is zeroed memory. */
+/* Writes the 16 slots of one panel: records[blocks], and E32's D behind them. slot_row: -1 leaves a slot zero; `records` is
+ * zeroed memory of cpu_form_panel_bytes. */
 void linear_pack_panel(const struct cpu_weights_options *options, enum cpu_form form,
-                       const int32_t *slot_row, uint8_t *records, float *slot_scale);
+                       const int32_t *slot_row, uint8_t *records);
 
 /* One block of 32 weights as floats, as the file's type defines them. */
 void linear_pack_dequantise(enum kern_weight_type type, const uint8_t *block, float *out);

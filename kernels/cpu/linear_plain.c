@@ -107,7 +107,7 @@ static float output(const struct cpu_panel *panel, size_t slot, const struct cpu
             chain = f32_block(panel->form, record, slot,
                               cpu_acts_f32_row(acts, row) + b * KERN_BLOCK, chain);
     }
-    if (panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE)
+    if (cpu_form_is_e32(panel->form))
         chain = chain * panel->slot_scale[slot];
     return chain;
 }

@@ -16,6 +16,7 @@ enum {
     ROWS_PER_ITEM = 8,   /* of the row-wise operations */
     ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone */
     PANELS_PER_ITEM_MIN = 4,
+    LINE_BYTES = 64,
     LINEAR_ROWS =
         192, /* whose activations stay in the second cache while all parts pass over them */
 };
@@ -247,6 +248,16 @@ static void norm_item(void *context, uint32_t item, unsigned worker)
     }
 }
 
+/* The weights have left the caches since the last step. */
+static bool norm_ask(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream;
+    const struct rows_arguments *a = arguments;
+    for (size_t i = 0; i < a->acts.cols * sizeof(float); i += LINE_BYTES)
+        __builtin_prefetch((const uint8_t *)a->y + i);
+    return false;
+}
+
 static void norm_run(struct kern_stream *stream, const void *arguments)
 {
     rows_run(stream, arguments, norm_item);
@@ -263,7 +274,7 @@ void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_r
                                .acts = acts->acts,
                                .eps = eps,
                                .isa = stream->device->isa};
-    cpu_stream_push(stream, norm_run, &a, sizeof a);
+    cpu_stream_push_asked(stream, norm_run, norm_ask, &a, sizeof a);
 }
 
 static void acts_from_item(void *context, uint32_t item, unsigned worker)
@@ -358,6 +369,8 @@ static void linear_panels(const struct linear_arguments *a, struct cpu_rows rows
         };
         if (call.panel_begin < call.panel_end)
             cpu_linear(a->isa, &call);
+        if (rows.end - rows.begin == 1 && end > before + panels && i + 1 < a->part_count)
+            cpu_linear_ask(a->isa, a->parts[i + 1].weights, 0, end - before - panels);
         before += panels;
     }
 }
@@ -385,6 +398,18 @@ static void linear_run(struct kern_stream *stream, const void *arguments)
     uint32_t items = (uint32_t)(work.panels + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
     work.items = threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
     cpu_pool_run(stream->pool, work.items, linear_item, &work);
+    if (rows_of(work.arguments->step, work.arguments->rows) == 1)
+        cpu_stream_ask(stream);
+}
+
+/* For one row on one thread; which part of the matrix a thread of several comes to, nobody knows. */
+static bool linear_ask(struct kern_stream *stream, const void *arguments)
+{
+    const struct linear_arguments *a = arguments;
+    const struct cpu_weights *weights = a->parts[0].weights;
+    if (rows_of(a->step, a->rows) == 1 && cpu_pool_threads(stream->pool) == 1)
+        cpu_linear_ask(a->isa, weights, 0, cpu_weights_panels(weights));
+    return true;
 }
 
 void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
@@ -404,5 +429,5 @@ void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern
         a.parts[i].weights = parts[i].weights->weights;
         a.parts[i].out = parts[i].out->region.data;
     }
-    cpu_stream_push(stream, linear_run, &a, sizeof a);
+    cpu_stream_push_asked(stream, linear_run, linear_ask, &a, sizeof a);
 }

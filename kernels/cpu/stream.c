@@ -42,18 +42,31 @@ static void limit_raise(struct kern_stream *stream, uint64_t limit)
     ring_bell(stream);
 }
 
-void cpu_stream_push(struct kern_stream *stream,
-                     void (*run)(struct kern_stream *stream, const void *arguments),
-                     const void *arguments, size_t bytes)
+void cpu_stream_push_asked(struct kern_stream *stream,
+                           void (*run)(struct kern_stream *stream, const void *arguments),
+                           bool (*ask)(struct kern_stream *stream, const void *arguments),
+                           const void *arguments, size_t bytes)
 {
     assert(bytes <= CPU_COMMAND_BYTES);
     assert(stream->head - atomic_load(&stream->tail) < stream->capacity);
     struct cpu_command *command = &stream->ring[stream->head & (stream->capacity - 1)];
     command->run = run;
+    command->ask = ask;
     memcpy(command->arguments, arguments, bytes);
     stream->head++;
     if (!stream->device->opaque)
         limit_raise(stream, stream->head);
+}
+
+void cpu_stream_ask(struct kern_stream *stream)
+{
+    enum { COMMANDS = 6 }; /* no further apart are two products of a layer */
+    uint64_t next = atomic_load(&stream->tail) + 1, end = atomic_load(&stream->limit);
+    end = end < next + COMMANDS ? end : next + COMMANDS;
+    for (bool enough = false; next < end && !enough; next++) {
+        const struct cpu_command *command = &stream->ring[next & (stream->capacity - 1)];
+        enough = command->ask && command->ask(stream, command->arguments);
+    }
 }
 
 static void enter(struct kern_stream *stream)

@@ -85,18 +85,19 @@ static run_function *const timed[TERM_COUNT] = {
         pushing = TERM_COUNT;                      \
     }
 
-void __real_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
-                            size_t bytes);
-void __wrap_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
-                            size_t bytes);
-void __wrap_cpu_stream_push(struct kern_stream *stream, run_function *run, const void *arguments,
-                            size_t bytes)
+typedef bool ask_function(struct kern_stream *stream, const void *arguments);
+void __real_cpu_stream_push_asked(struct kern_stream *stream, run_function *run, ask_function *ask,
+                                  const void *arguments, size_t bytes);
+void __wrap_cpu_stream_push_asked(struct kern_stream *stream, run_function *run, ask_function *ask,
+                                  const void *arguments, size_t bytes);
+void __wrap_cpu_stream_push_asked(struct kern_stream *stream, run_function *run, ask_function *ask,
+                                  const void *arguments, size_t bytes)
 {
     if (timing && pushing < TERM_COUNT) {
         real[pushing] = run;
         run = timed[pushing];
     }
-    __real_cpu_stream_push(stream, run, arguments, bytes);
+    __real_cpu_stream_push_asked(stream, run, ask, arguments, bytes);
 }
 
 WRAPPED(cpu_op_embed,
