@@ -283,50 +283,70 @@ static __attribute__((noinline)) __m256 exp_any(const float *score, uint32_t cou
     return exp_block(score, count, max, e);
 }
 
-/* What several rows make of one block: scores [n][64], of which state i sees the first counts[i], become
+/* softmax_join of eight states. */
+ALWAYS_INLINE void softmax_join_eight(const float *max, const float *sum, float *running_max,
+                                      float *running_sum, float *keep, float *add)
+{
+    __m256 own = _mm256_loadu_ps(max), old = _mm256_loadu_ps(running_max);
+    __m256 most = _mm256_max_ps(own, old); /* the second where one is NaN */
+    __m256 kept = mathf8_exp(_mm256_sub_ps(old, most)),
+           added = mathf8_exp(_mm256_sub_ps(own, most));
+    _mm256_storeu_ps(running_max, most);
+    _mm256_storeu_ps(running_sum, _mm256_fmadd_ps(_mm256_loadu_ps(running_sum), kept,
+                                                  _mm256_mul_ps(_mm256_loadu_ps(sum), added)));
+    _mm256_storeu_ps(keep, kept);
+    _mm256_storeu_ps(add, added);
+}
+
+enum { STATES_BATCH = 24 }; /* states that take a softmax's steps together, whole vectors */
+
+/* What up to STATES_BATCH states make of one block: scores [n][64], of which state i sees the first counts[i], become
  * e [n][64]; maxima and sums join those so far, and what is left are the factors of the outputs so far and of this block's
- * (with room for CHUNK more). */
+ * (with room for CHUNK more). All states take a step before the next one: maxima, exponentials and what joins are long chains. */
 static inline void softmax_states(uint32_t n, bool first, const float *score,
                                   const uint32_t *counts, float *e, float *running_max,
                                   float *running_sum, float *keep, float *add)
 {
-    for (uint32_t i = 0; i < n; i += CHUNK) {
-        uint32_t some = n - i < CHUNK ? n - i : CHUNK;
-        __m256 best[CHUNK], sums[CHUNK];
-        float max[CHUNK];
+    float max[STATES_BATCH], sum[STATES_BATCH];
+    __m256 lanes[STATES_BATCH];
+    for (uint32_t i = 0; i < n; i++)
+        if (counts[i] < ATTENTION_BLOCK)
+            lanes[i] = max_some(score + (size_t)i * ATTENTION_BLOCK, counts[i]);
+        else
+            lanes[i] = max_block(score + (size_t)i * ATTENTION_BLOCK, ATTENTION_BLOCK);
+    for (uint32_t i = n; i % CHUNK != 0; i++)
+        lanes[i] = lanes[0];
+    for (uint32_t i = 0; i < n; i += CHUNK)
+        _mm_storeu_ps(max + i, max_lanes(lanes + i));
+    for (uint32_t i = 0; i < n; i++) {
         const float *from = score + (size_t)i * ATTENTION_BLOCK;
-        for (uint32_t s = 0; s < CHUNK; s++)
-            if (s >= some)
-                best[s] = best[0];
-            else if (counts[i + s] < ATTENTION_BLOCK)
-                best[s] = max_some(from + s * ATTENTION_BLOCK, counts[i + s]);
-            else
-                best[s] = max_block(from + s * ATTENTION_BLOCK, ATTENTION_BLOCK);
-        __m128 maxima = max_lanes(best);
-        _mm_storeu_ps(max, maxima);
-        for (uint32_t s = 0; s < some; s++, from += ATTENTION_BLOCK) {
-            float *to = e + (size_t)(i + s) * ATTENTION_BLOCK;
-            uint32_t count = counts[i + s];
-            bool near = count < ATTENTION_BLOCK
-                            ? exp_some_near(from, count, max[s], to, &sums[s])
-                            : exp_block_near(from, max[s], NULL, 0, to, &sums[s]);
-            if (__builtin_expect(!near, 0))
-                sums[s] = exp_any(from, count, max[s], to);
-        }
-        for (uint32_t s = some; s < CHUNK; s++)
-            sums[s] = sums[0];
-        if (first) {
-            float sum[CHUNK];
-            _mm_storeu_ps(sum, sum_lanes(sums));
-            memcpy(running_max + i, max, some * sizeof *max);
-            memcpy(running_sum + i, sum, some * sizeof *sum);
-        } else if (some == CHUNK) {
-            softmax_join(CHUNK, maxima, sum_lanes(sums), running_max + i, running_sum + i, keep + i,
-                         add + i);
-        } else {
-            softmax_join(some, maxima, sum_lanes(sums), running_max + i, running_sum + i, keep + i,
-                         add + i);
-        }
+        float *to = e + (size_t)i * ATTENTION_BLOCK;
+        bool near = counts[i] < ATTENTION_BLOCK
+                        ? exp_some_near(from, counts[i], max[i], to, &lanes[i])
+                        : exp_block_near(from, max[i], NULL, 0, to, &lanes[i]);
+        if (__builtin_expect(!near, 0))
+            lanes[i] = exp_any(from, counts[i], max[i], to);
+    }
+    for (uint32_t i = 0; i < n; i += CHUNK)
+        _mm_storeu_ps(sum + i, sum_lanes(lanes + i));
+    if (first) {
+        memcpy(running_max, max, n * sizeof *max);
+        memcpy(running_sum, sum, n * sizeof *sum);
+        return;
+    }
+    uint32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        softmax_join_eight(max + i, sum + i, running_max + i, running_sum + i, keep + i, add + i);
+    if (i < n && n - i <= CHUNK) {
+        softmax_join(n - i, _mm_loadu_ps(max + i), _mm_loadu_ps(sum + i), running_max + i,
+                     running_sum + i, keep + i, add + i);
+    } else if (i < n) {
+        float some[2][LANES] = {{0}};
+        memcpy(some[0], running_max + i, (n - i) * sizeof **some);
+        memcpy(some[1], running_sum + i, (n - i) * sizeof **some);
+        softmax_join_eight(max + i, sum + i, some[0], some[1], keep + i, add + i);
+        memcpy(running_max + i, some[0], (n - i) * sizeof **some);
+        memcpy(running_sum + i, some[1], (n - i) * sizeof **some);
     }
 }
 

@@ -346,6 +346,10 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         factor[state] =
             query_make(tile->q + state / heads * tile->row_stride + (size_t)(state % heads) * dim,
                        dim, tile->scale, query + (size_t)state * dim);
+    if (tile->rows > 1) {
+        cpu_avx2_kv_int8_rows(tile, factor, query);
+        return;
+    }
     const struct queries queries = {query, factor};
     uint32_t begin = 0, last = tile->position + tile->rows - 1;
     if (tile->partials) {

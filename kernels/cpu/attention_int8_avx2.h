@@ -108,4 +108,9 @@ static inline __m256 scales_load(const uint16_t *scales)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
+/* Several rows of one KV head, dim a multiple of 8 (attention_int8_rows_avx2.c). factor: [rows x group], query: [rows x group][dim], as
+ * query_make makes them; up to five states more may be read. */
+void cpu_avx2_kv_int8_rows(const struct cpu_attention_tile *tile, const float *factor,
+                           const int16_t *query);
+
 #endif

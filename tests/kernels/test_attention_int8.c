@@ -344,17 +344,20 @@ TEST(attention_int8, is_softmax_of_what_is_stored)
 /* The largest sums there are: |S| = 32767 x 127 x 256 and 32767 x 127 x 64 fit; a wrap would change the sign. */
 TEST(attention_int8, greatest_sums_fit)
 {
-    static float one[DIM_MAX], minus[DIM_MAX], out[DIM_MAX];
+    static float one[3 * DIM_MAX], minus[DIM_MAX], out[3 * DIM_MAX];
     struct cache cache;
     cache_init(&cache, DIM_MAX, 64, 64);
-    for (uint32_t i = 0; i < DIM_MAX; i++) {
+    for (uint32_t i = 0; i < 3 * DIM_MAX; i++)
         one[i] = 127;
+    for (uint32_t i = 0; i < DIM_MAX; i++)
         minus[i] = -127;
-    }
     for (uint32_t p = 0; p < 64; p++)
         cache_put(&cache, p, one, minus);
     cache_attend(&cache, one, 1, 1, 63, out);
     for (uint32_t i = 0; i < DIM_MAX; i++)
+        CHECK_MSG(out[i] > -127.01f && out[i] < -126.99f, "value %u is %g", i, (double)out[i]);
+    cache_attend(&cache, one, 3, 1, 61, out);
+    for (uint32_t i = 0; i < 3 * DIM_MAX; i++)
         CHECK_MSG(out[i] > -127.01f && out[i] < -126.99f, "value %u is %g", i, (double)out[i]);
     /* positions against the query must not win */
     for (uint32_t p = 0; p < 32; p++)
@@ -412,6 +415,13 @@ TEST(attention_int8, not_finite_reaches_who_reads_it_alone)
             for (uint32_t i = 0; i < DIM; i++)
                 CHECK_INT(out[i] != out[i], which < 2);
         }
+        /* of several rows at once: those that see it, and one whose query is not finite */
+        static float rows[9 * 2 * DIM], outs[9 * 2 * DIM];
+        for (uint32_t i = 0; i < 9 * 2 * DIM; i++)
+            rows[i] = i == 3 * DIM + 7 ? __builtin_inff() : noise();
+        cache_attend(&cache, rows, 9, 2, 66, outs);
+        for (uint32_t i = 0; i < 9 * 2 * DIM; i++)
+            CHECK_INT(outs[i] != outs[i], (which < 2 && i / (2 * DIM) >= 4) || i / DIM == 3);
         q[3] = __builtin_nanf("");
         cache_attend(&cache, q, 1, 1, 20, out);
         for (uint32_t i = 0; i < DIM; i++)
