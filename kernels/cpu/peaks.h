@@ -38,7 +38,9 @@ struct peaks_reader;
 enum status peaks_reader_create(enum cpu_isa_level isa, size_t bytes, unsigned threads,
                                 enum peaks_care care, struct peaks_reader **reader_out);
 void peaks_reader_destroy(struct peaks_reader *reader); /* takes NULL */
-/* GB/s now, the best of the three ways that were best at its creation: some twenty passes over the bytes. */
+/* GB/s now, by the best of the three ways that were best at its creation: some thirty passes over the bytes. Of one thread the median
+ * pass of a way by processor time, of several the fastest by the clock: as those who measure in turn with it take their own times,
+ * because the memory's speed varies from pass to pass by a tenth and more with what others do. */
 double peaks_reader_rate(struct peaks_reader *reader);
 
 /* GB/s, the best at the reader's creation and once more after it. */

@@ -1,4 +1,5 @@
-/* See subject.h. */
+/* See subject.h. The linker sends the calls of a step's first and last operation here (--wrap), so that the thread that computes
+ * looks at its own processor time before and after all of them. */
 #include "tests/bench/subject.h"
 
 #include <ctype.h>
@@ -8,6 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "kernels/cpu/device.h"
 #include "tests/bench/bench.h"
 
 static void die(const char *what)
@@ -85,11 +87,46 @@ void subject_pages_fill(struct subject *subject)
     }
 }
 
-static double cpu_seconds(void)
+/* --- the time of a step --- */
+
+/* Of the last step: written by the thread that computes, read when the step is done. */
+static struct {
+    double begin, seconds;
+} computed;
+
+static double thread_seconds(void)
 {
     struct timespec ts;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
+}
+
+static void computed_begin(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream, (void)arguments;
+    computed.begin = thread_seconds();
+}
+
+static void computed_end(struct kern_stream *stream, const void *arguments)
+{
+    (void)stream, (void)arguments;
+    computed.seconds = thread_seconds() - computed.begin;
+}
+
+void __real_cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step);
+void __wrap_cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step);
+void __wrap_cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step)
+{
+    cpu_stream_push(stream, computed_begin, step, 0);
+    __real_cpu_op_step_begin(stream, step);
+}
+
+void __real_cpu_op_step_end(struct kern_stream *stream, struct kern_step *step);
+void __wrap_cpu_op_step_end(struct kern_stream *stream, struct kern_step *step);
+void __wrap_cpu_op_step_end(struct kern_stream *stream, struct kern_step *step)
+{
+    __real_cpu_op_step_end(stream, step);
+    cpu_stream_push(stream, computed_end, step, 0);
 }
 
 double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position)
@@ -118,7 +155,6 @@ double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint3
         if (engine_step_add(step, &input, NULL) != STATUS_OK)
             die("a step does not fit");
     }
-    double cpu = cpu_seconds();
     if (engine_submit(step) != STATUS_OK)
         die("a step was refused");
     struct engine_event event;
@@ -126,7 +162,7 @@ double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint3
         engine_wait(subject->engine, NS_PER_S);
     while (!engine_poll(subject->engine, &event) || event.kind != ENGINE_STEP_DONE);
     if (engine_info(subject->engine)->threads == 1)
-        return cpu_seconds() - cpu;
+        return computed.seconds;
     uint64_t begin_ns, end_ns;
     engine_step_times(step, &begin_ns, &end_ns);
     return (double)(end_ns - begin_ns) * 1e-9;

@@ -38,8 +38,9 @@ void subject_type_name(const struct subject *subject, char type[16]);
 /* Writes noise to every page: memory that was never written is one page of zeros to the machine, and stays in its caches. */
 void subject_pages_fill(struct subject *subject);
 
-/* One step with `rows` rows at `position` of each of `seqs` sequences; its seconds: of the process's processor time with one
- * thread, so that they do not depend on who else wants the core; with more by the engine's clock, first to last operation. */
+/* One step with `rows` rows at `position` of each of `seqs` sequences; its seconds, first to last operation: with one thread that
+ * thread's processor time, so that they do not depend on who else wants the core (what the loop's thread does meanwhile is not the
+ * step's, and what it does between two steps is in bench_sched); with more by the engine's clock. */
 double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position);
 
 /* Of the steps of `seconds` seconds, `steps` at least. One thread: the median, since a hypervisor's corrections make single ones too
