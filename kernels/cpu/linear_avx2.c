@@ -321,10 +321,17 @@ static bool is_six(size_t rows, const struct tile *t)
     return rows == TILE_ROWS && t->form == CPU_FORM_E32_PAIR;
 }
 
+static bool is_four(size_t rows, const struct tile *t)
+{
+    return rows == 4 && t->form == CPU_FORM_E32_PAIR;
+}
+
 static void nibble_records(size_t rows, const struct tile *t)
 {
     if (is_six(rows, t))
         cpu_avx2_six_records(t);
+    else if (is_four(rows, t))
+        cpu_avx2_four_records(t);
     else
         tile_rows(rows, KIND_NIBBLE, SOURCE_RECORDS, t);
 }
@@ -333,6 +340,8 @@ static void nibble_planes(size_t rows, const struct tile *t)
 {
     if (is_six(rows, t))
         cpu_avx2_six_planes(t);
+    else if (is_four(rows, t))
+        cpu_avx2_four_planes(t);
     else
         tile_rows(rows, KIND_NIBBLE, SOURCE_PLANES, t);
 }
@@ -377,38 +386,82 @@ struct ahead {
     size_t ld_out;
 };
 
-static void ask(const struct ahead *ahead, size_t part, size_t parts, size_t row, size_t rows)
+/* The next `bytes` of the records, and the lines of rows [row, row + rows). */
+INLINE void ask(struct ahead *ahead, size_t bytes, size_t row, size_t rows)
 {
-    size_t end = ahead->bytes * (part + 1) / parts;
-    for (size_t i = ahead->bytes * part / parts & ~(size_t)63; i < end; i += 64)
+    bytes = bytes < ahead->bytes ? bytes : ahead->bytes;
+    for (size_t i = 0; i < bytes; i += CPU_LINE_BYTES)
         _mm_prefetch((const char *)ahead->records + i, _MM_HINT_T1);
+    ahead->records += bytes;
+    ahead->bytes -= bytes;
     for (size_t r = row; ahead->out && r < row + rows; r++)
         __builtin_prefetch(ahead->out + r * ahead->ld_out, 1);
 }
 
-/* All rows of a chunk over the blocks that `t` names, in whole tiles and what is left in two of nearly equal height. `chain`: [rows][16], or one tile's where a
- * panel is done in one go. The last blocks' chains are stored while they are in L1. */
+/* The end of R chains that go to 16 outputs in a row: as cpu_avx2_store, without a loop whose end the processor would guess wrong. */
+INLINE void store_whole(const int R, const struct cpu_linear_call *call,
+                        const struct cpu_panel *panel, size_t row, const float *chain)
+{
+    const __m256 d0 = _mm256_loadu_ps(panel->slot_scale),
+                 d1 = _mm256_loadu_ps(panel->slot_scale + 8);
+    float *out = call->out + row * call->ld_out + panel->slot_row[0];
+    const bool add = call->accumulate;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++, out += call->ld_out) {
+        __m256 y0 = _mm256_mul_ps(_mm256_load_ps(chain + r * CPU_PANEL), d0);
+        __m256 y1 = _mm256_mul_ps(_mm256_load_ps(chain + r * CPU_PANEL + 8), d1);
+        if (add) {
+            y0 = _mm256_add_ps(_mm256_loadu_ps(out), y0);
+            y1 = _mm256_add_ps(_mm256_loadu_ps(out + 8), y1);
+        }
+        _mm256_storeu_ps(out, y0);
+        _mm256_storeu_ps(out + 8, y1);
+    }
+}
+
+static void store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
+                  size_t rows, float *chain)
+{
+    bool e32 = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
+    if (e32 && panel->whole && rows == TILE_ROWS)
+        store_whole(TILE_ROWS, call, panel, row, chain);
+    else if (e32 && panel->whole && rows == 4)
+        store_whole(4, call, panel, row, chain);
+    else
+        cpu_avx2_store(call, panel, row, rows, (float(*)[CPU_PANEL])chain);
+}
+
+/* A tile's chains, whatever its height: no loop, as above. */
+INLINE void clear(float *chain)
+{
+#pragma GCC unroll 16
+    for (size_t i = 0; i < TILE_ROWS * CPU_PANEL; i += 8)
+        _mm256_store_ps(chain + i, _mm256_setzero_ps());
+}
+
+/* All rows of a chunk over the blocks that `t` names, in whole tiles and what is left in two of nearly equal height. `chain`: [rows
+ * + TILE_ROWS][16], or one tile's where a panel is done in one go. The last blocks' chains are stored while they are in L1. */
 static void run_tiles(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
-                      size_t rows, float (*chain)[CPU_PANEL], struct tile t,
-                      const struct ahead *ahead)
+                      size_t rows, float (*chain)[CPU_PANEL], struct tile t, struct ahead ahead)
 {
     enum kind kind = kind_of(t.form);
     bool first = t.block == 0, last = t.block + t.blocks == panel->blocks;
     size_t tallest = kind == KIND_WILD ? WILD_ROWS : TILE_ROWS,
            count = (rows + tallest - 1) / tallest;
+    size_t ask_bytes = (ahead.bytes / count + CPU_LINE_BYTES) & ~(size_t)(CPU_LINE_BYTES - 1);
     for (size_t i = 0, done = 0; i < count; i++) {
         size_t rest = rows - done, height = tallest;
         if (kind == KIND_WILD || rest < tallest + TILE_ROWS_LEAST)
             height = rest / (count - i);
-        ask(ahead, i, count, done, height);
+        ask(&ahead, ask_bytes, done, height);
         t.row = row + done;
         t.chain = first && last ? chain[0] : chain[done];
         if (first)
-            memset(t.chain, 0, height * sizeof(chain[0]));
+            clear(t.chain);
         enum source source = !t.planes ? SOURCE_RECORDS : i == 0 ? SOURCE_UNPACK : SOURCE_PLANES;
         tiles[kind][source](height, &t);
         if (last)
-            cpu_avx2_store(call, panel, t.row, height, (float(*)[CPU_PANEL])t.chain);
+            store(call, panel, t.row, height, t.chain);
         done += height;
     }
 }
@@ -416,7 +469,7 @@ static void run_tiles(const struct cpu_linear_call *call, const struct cpu_panel
 static void panel_int8(const struct cpu_linear_call *call, const struct cpu_panel *panel,
                        size_t row, size_t rows)
 {
-    _Alignas(64) float chain[CHUNK_ROWS][CPU_PANEL];
+    _Alignas(64) float chain[CHUNK_ROWS + TILE_ROWS][CPU_PANEL];
     _Alignas(64) uint8_t planes[CHUNK_BLOCKS * PLANE_BYTES];
     enum kind kind = kind_of(panel->form);
     size_t most = panel->blocks > CHUNK_BLOCKS ? DIRECT_ROWS_LONG : DIRECT_ROWS;
@@ -437,7 +490,7 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
             ahead.out = call->out + row * call->ld_out + panel->first;
             ahead.ld_out = call->ld_out;
         }
-        run_tiles(call, panel, row, rows, chain, t, &ahead);
+        run_tiles(call, panel, row, rows, chain, t, ahead);
     }
 }
 
