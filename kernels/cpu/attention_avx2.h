@@ -51,62 +51,16 @@ static inline __m256 exp_block(const float *score, uint32_t count, float max, fl
     return _mm256_add_ps(sum[0], sum[1]);
 }
 
-/* Above this distance below the maximum, the short exponential of a block is right. */
-#define EXP_NEAR 86.0f
-
-/* Vectors that take an exponential's steps in turn: one after the other, the schedulers would fill with what waits. */
+/* Vectors that take an exponential's steps in turn. */
 enum { NEAR = 4 };
 
-/* x becomes exp(-x), for 0 <= x <= EXP_NEAR, by half as many operations as for any x: nothing is clamped, and the result is a
- * normal number, so that one addition to the exponent is its two exact products. In assembly: gcc 12 copies and spills half of it.
- *
- *     s = magic - x / ln 2     n = s - magic (in q)     r in x     the low bits of s are n; those of the magic number are 0 */
-ALWAYS_INLINE void exp_near(__m256 x[NEAR])
-{
-#define EIGHT(c)               \
-    {                          \
-        c, c, c, c, c, c, c, c \
-    }
-    static const _Alignas(32) float constants[][LANES] = {
-        EIGHT(MATHF_MAGIC),  EIGHT(MATHF_LOG2E),  EIGHT(-MATHF_LN2_HIGH), EIGHT(-MATHF_LN2_LOW),
-        EIGHT(MATHF_EXP_Q4), EIGHT(MATHF_EXP_Q3), EIGHT(MATHF_EXP_Q2),    EIGHT(MATHF_EXP_Q1),
-        EIGHT(MATHF_EXP_Q0), EIGHT(1.0f)};
-#undef EIGHT
-    const float(*c)[LANES] = constants;
-    __m256 s[NEAR], q[NEAR], t;
-#define EACH(op) op("0") op("1") op("2") op("3")
-#define EXP_S(v) "vmovaps (%[c]), %[s" v "]\n\t"
-#define EXP_SHIFT(v) "vfnmadd231ps 32(%[c]), %[x" v "], %[s" v "]\n\t"
-#define EXP_N(v) "vsubps (%[c]), %[s" v "], %[q" v "]\n\t"
-#define EXP_R(v) "vfmsub231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
-#define EXP_R_LOW(v) "vfmadd231ps 96(%[c]), %[q" v "], %[x" v "]\n\t"
-#define EXP_Q4(v) "vmovaps 128(%[c]), %[q" v "]\n\t"
-#define EXP_Q3(v) "vfmadd213ps 160(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q2(v) "vfmadd213ps 192(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q1(v) "vfmadd213ps 224(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q0(v) "vfmadd213ps 256(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_P(v)                            \
-    "vmulps %[x" v "], %[x" v "], %[t]\n\t" \
-    "vfmadd213ps %[x" v "], %[t], %[q" v "]\n\t"
-#define EXP_ONE(v) "vaddps 288(%[c]), %[q" v "], %[q" v "]\n\t"
-#define EXP_POWER(v) "vpslld $23, %[s" v "], %[s" v "]\n\t"
-#define EXP_Y(v) "vpaddd %[s" v "], %[q" v "], %[x" v "]\n\t"
-    __asm__(EACH(EXP_S) EACH(EXP_SHIFT) EACH(EXP_N) EACH(EXP_R) EACH(EXP_R_LOW) EACH(EXP_Q4)
-                EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P) EACH(EXP_ONE)
-                    EACH(EXP_POWER) EACH(EXP_Y)
-            : [x0] "+x"(x[0]), [x1] "+x"(x[1]), [x2] "+x"(x[2]), [x3] "+x"(x[3]), [s0] "=&x"(s[0]),
-              [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
-              [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
-            : [c] "r"(c), "m"(*(const float(*)[10][LANES])constants));
-}
-
-/* exp_block for a whole block whose scores all lie at most EXP_NEAR below the maximum. False when a
+/* exp_block for a whole block whose scores all lie at most MATHF8_NEAR below the maximum. False when a
  * score lies lower or is NaN; *sum_out is then undefined, as is e. Eight lines are asked for on the way, `step` bytes apart from
  * `ahead` on, if that is not NULL. */
 ALWAYS_INLINE bool exp_block_near(const float *score, float max, const uint8_t *ahead, size_t step,
                                   float *e, __m256 *sum_out)
 {
-    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(EXP_NEAR));
+    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
     __m256i far = limit;
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
 #pragma GCC unroll 2
@@ -122,7 +76,7 @@ ALWAYS_INLINE bool exp_block_near(const float *score, float max, const uint8_t *
 #pragma GCC unroll 4
         for (int v = 0; v < NEAR; v++)
             far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
-        exp_near(x);
+        mathf8_exp4_near(x);
 #pragma GCC unroll 4
         for (int v = 0; v < NEAR; v++) {
             _mm256_storeu_ps(e + (begin + v) * LANES, x[v]);
@@ -253,7 +207,7 @@ ALWAYS_INLINE __m256 valid_lanes(uint32_t count, uint32_t at)
 static inline bool exp_some_near(const float *score, uint32_t count, float max, float *e,
                                  __m256 *sum_out)
 {
-    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(EXP_NEAR));
+    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
     __m256i far = limit;
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (uint32_t i = 0; i < count; i += NEAR * LANES) {
@@ -264,7 +218,7 @@ static inline bool exp_some_near(const float *score, uint32_t count, float max, 
             x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));
             far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
         }
-        exp_near(x);
+        mathf8_exp4_near(x);
 #pragma GCC unroll 4
         for (uint32_t v = 0; v < NEAR; v++) {
             x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));

@@ -33,11 +33,15 @@ static inline __m256 mathf8_exp(__m256 x)
                          _mm256_castsi256_ps(scale_b));
 }
 
-/* The same of four vectors, which take its steps in turn. In assembly: gcc 12 copies and spills them, and what is written one
- * after the other fills the schedulers with what waits for itself.
+/* Up to this magnitude the short exponential is right. */
+#define MATHF8_NEAR 86.0f
+
+/* x becomes exp(-x), for magnitudes up to MATHF8_NEAR, by half as many operations: nothing is clamped, and the result is a normal
+ * number, so that one addition to the exponent is its two exact products. Four vectors take each step in turn: one after the other
+ * they would fill the schedulers with what waits for itself. In assembly: gcc 12 copies and spills half of it.
  *
- *     s = magic + x / ln 2     n = s - magic (in q)     r in x     then h = floor(n / 2) in q, n - h in s */
-static inline __attribute__((always_inline)) void mathf8_exp4(__m256 x[4])
+ *     s = magic - x / ln 2     n = s - magic (in q)     r in x     the low bits of s are n; those of the magic number are 0 */
+static inline __attribute__((always_inline)) void mathf8_exp4_near(__m256 x[4])
 {
 #define EIGHT(c)               \
     {                          \
@@ -46,16 +50,13 @@ static inline __attribute__((always_inline)) void mathf8_exp4(__m256 x[4])
     static const _Alignas(32) float constants[][8] = {
         EIGHT(MATHF_MAGIC),  EIGHT(MATHF_LOG2E),  EIGHT(-MATHF_LN2_HIGH), EIGHT(-MATHF_LN2_LOW),
         EIGHT(MATHF_EXP_Q4), EIGHT(MATHF_EXP_Q3), EIGHT(MATHF_EXP_Q2),    EIGHT(MATHF_EXP_Q1),
-        EIGHT(MATHF_EXP_Q0), EIGHT(1.0f),         EIGHT(MATHF_EXP_MAX),   EIGHT(MATHF_EXP_MIN)};
-    static const _Alignas(32) int32_t bias[8] = EIGHT(127);
-#undef EIGHT
+        EIGHT(MATHF_EXP_Q0), EIGHT(1.0f)};
     __m256 s[4], q[4], t;
 #define EACH(op) op("0") op("1") op("2") op("3")
-#define EXP_MIN(v) "vmovaps 320(%[c]), %[q" v "]\n\tvminps %[x" v "], %[q" v "], %[x" v "]\n\t"
-#define EXP_MAX(v) "vmovaps 352(%[c]), %[q" v "]\n\tvmaxps %[x" v "], %[q" v "], %[x" v "]\n\t"
-#define EXP_SHIFT(v) "vmovaps (%[c]), %[s" v "]\n\tvfmadd231ps 32(%[c]), %[x" v "], %[s" v "]\n\t"
+#define EXP_S(v) "vmovaps (%[c]), %[s" v "]\n\t"
+#define EXP_SHIFT(v) "vfnmadd231ps 32(%[c]), %[x" v "], %[s" v "]\n\t"
 #define EXP_N(v) "vsubps (%[c]), %[s" v "], %[q" v "]\n\t"
-#define EXP_R(v) "vfmadd231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
+#define EXP_R(v) "vfmsub231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
 #define EXP_R_LOW(v) "vfmadd231ps 96(%[c]), %[q" v "], %[x" v "]\n\t"
 #define EXP_Q4(v) "vmovaps 128(%[c]), %[q" v "]\n\t"
 #define EXP_Q3(v) "vfmadd213ps 160(%[c]), %[x" v "], %[q" v "]\n\t"
@@ -63,27 +64,19 @@ static inline __attribute__((always_inline)) void mathf8_exp4(__m256 x[4])
 #define EXP_Q1(v) "vfmadd213ps 224(%[c]), %[x" v "], %[q" v "]\n\t"
 #define EXP_Q0(v) "vfmadd213ps 256(%[c]), %[x" v "], %[q" v "]\n\t"
 #define EXP_P(v) "vmulps %[x" v "], %[x" v "], %[t]\n\tvfmadd213ps %[x" v "], %[t], %[q" v "]\n\t"
-#define EXP_ONE(v) "vaddps 288(%[c]), %[q" v "], %[x" v "]\n\t"
-#define EXP_HALF(v) "vpsubd (%[c]), %[s" v "], %[s" v "]\n\tvpsrad $1, %[s" v "], %[q" v "]\n\t"
-#define EXP_REST(v) \
-    "vpsubd %[q" v "], %[s" v "], %[s" v "]\n\tvpaddd %[bias], %[q" v "], %[q" v "]\n\t"
-#define EXP_SCALES(v)                                                      \
-    "vpaddd %[bias], %[s" v "], %[s" v "]\n\tvpslld $23, %[q" v "], %[q" v \
-    "]\n\tvpslld $23, %[s" v "], %[s" v "]\n\t"
-#define EXP_Y(v) "vmulps %[q" v "], %[x" v "], %[x" v "]\n\t"
-#define EXP_Z(v) "vmulps %[s" v "], %[x" v "], %[x" v "]\n\t"
-    __asm__(EACH(EXP_MIN) EACH(EXP_MAX) EACH(EXP_SHIFT) EACH(EXP_N) EACH(EXP_R) EACH(EXP_R_LOW)
-                EACH(EXP_Q4) EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P)
-                    EACH(EXP_ONE) EACH(EXP_HALF) EACH(EXP_REST) EACH(EXP_SCALES) EACH(EXP_Y)
-                        EACH(EXP_Z)
+#define EXP_ONE(v) "vaddps 288(%[c]), %[q" v "], %[q" v "]\n\t"
+#define EXP_POWER(v) "vpslld $23, %[s" v "], %[s" v "]\n\t"
+#define EXP_Y(v) "vpaddd %[s" v "], %[q" v "], %[x" v "]\n\t"
+    __asm__(EACH(EXP_S) EACH(EXP_SHIFT) EACH(EXP_N) EACH(EXP_R) EACH(EXP_R_LOW) EACH(EXP_Q4)
+                EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P) EACH(EXP_ONE)
+                    EACH(EXP_POWER) EACH(EXP_Y)
             : [x0] "+x"(x[0]), [x1] "+x"(x[1]), [x2] "+x"(x[2]), [x3] "+x"(x[3]), [s0] "=&x"(s[0]),
               [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
               [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
-            : [c] "r"(constants),
-              "m"(*(const float(*)[12][8])constants), [bias] "m"(*(const __m256i *)bias));
+            : [c] "r"(constants), "m"(*(const float(*)[10][8])constants));
+#undef EIGHT
 #undef EACH
-#undef EXP_MIN
-#undef EXP_MAX
+#undef EXP_S
 #undef EXP_SHIFT
 #undef EXP_N
 #undef EXP_R
@@ -95,11 +88,8 @@ static inline __attribute__((always_inline)) void mathf8_exp4(__m256 x[4])
 #undef EXP_Q0
 #undef EXP_P
 #undef EXP_ONE
-#undef EXP_HALF
-#undef EXP_REST
-#undef EXP_SCALES
+#undef EXP_POWER
 #undef EXP_Y
-#undef EXP_Z
 }
 
 static inline __m256 mathf8_silu(__m256 x)
