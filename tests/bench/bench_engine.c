@@ -15,7 +15,7 @@
  * positions at the f32 peak) and of reading the weights once and each sequence's KV. Attention over 8,000 positions is held against
  * the read bandwidth.
  *
- * Times: with one thread the median step by the process's own processor time, so that a figure does not depend on who else
+ * Times: with one thread the median step by its computing thread's own processor time, so that a figure does not depend on who else
  * wants the core; with more the best step by the engine's clock, first to last operation.
  *
  * Owner: the main thread. */
