@@ -276,7 +276,6 @@ static enum status buffers_create(struct engine *engine)
         {&engine->attention, rows * q_width},
         {&engine->gate, rows * ffn},
         {&engine->up, rows * ffn},
-        {&engine->logits, (uint64_t)info->samples_max * info->vocab_size},
     };
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
         enum status status = engine->ops->buffer_create(
@@ -299,7 +298,8 @@ static enum status buffers_create(struct engine *engine)
         if (status != STATUS_OK)
             return status;
     }
-    return STATUS_OK;
+    return engine->ops->logits_create(engine->device, info->samples_max, info->vocab_size,
+                                      &engine->logits);
 }
 
 static enum status steps_create(struct engine *engine)
@@ -499,15 +499,16 @@ static void device_destroy(struct engine *engine)
     if (engine->head != engine->embedding)
         ops->weights_destroy(engine->head);
     ops->weights_destroy(engine->embedding);
-    struct kern_buffer *const buffers[] = {engine->output_norm, engine->x,  engine->q,
-                                           engine->k,           engine->v,  engine->attention,
-                                           engine->gate,        engine->up, engine->logits};
+    struct kern_buffer *const buffers[] = {engine->output_norm, engine->x, engine->q,
+                                           engine->k,           engine->v, engine->attention,
+                                           engine->gate,        engine->up};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         ops->buffer_destroy(buffers[i]);
     struct kern_acts *const acts[] = {engine->acts_hidden, engine->acts_attention, engine->acts_ffn,
                                       engine->acts_head};
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
         ops->acts_destroy(acts[i]);
+    ops->logits_destroy(engine->logits);
     ops->rope_destroy(engine->rope);
     ops->kv_destroy(engine->kv);
     ops->device_close(engine->device);

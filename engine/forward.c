@@ -11,13 +11,13 @@
 
 #include "kernels/backend.h"
 
-/* One matrix. */
-static void linear_enqueue(struct engine *engine, struct kern_step *step, enum kern_rows rows,
+/* One matrix, onto the residual stream. */
+static void linear_enqueue(struct engine *engine, struct kern_step *step,
                            const struct kern_weights *weights, const struct kern_acts *acts,
-                           bool accumulate, struct kern_buffer *out)
+                           struct kern_buffer *out)
 {
     struct kern_linear_part part = {weights, out};
-    engine->ops->linear(engine->stream, step, rows, acts, accumulate, &part, 1);
+    engine->ops->linear(engine->stream, step, acts, true, &part, 1);
 }
 
 static void layer_enqueue(struct engine *engine, struct kern_step *step, uint32_t index)
@@ -38,16 +38,15 @@ static void layer_enqueue(struct engine *engine, struct kern_step *step, uint32_
 
     ops->layer_begin(stream, step, index);
     ops->norm(stream, step, KERN_ROWS_ALL, engine->x, layer->attn_norm, eps, engine->acts_hidden);
-    ops->linear(stream, step, KERN_ROWS_ALL, engine->acts_hidden, false, qkv, 3);
+    ops->linear(stream, step, engine->acts_hidden, false, qkv, 3);
     ops->rope_kv(stream, step, &desc, engine->rope, engine->q, engine->k, engine->v, engine->kv);
     ops->attention(stream, step, &desc, engine->q, engine->kv, engine->attention);
     ops->acts_from(stream, step, engine->attention, engine->acts_attention);
-    linear_enqueue(engine, step, KERN_ROWS_ALL, layer->output, engine->acts_attention, true,
-                   engine->x);
+    linear_enqueue(engine, step, layer->output, engine->acts_attention, engine->x);
     ops->norm(stream, step, KERN_ROWS_ALL, engine->x, layer->ffn_norm, eps, engine->acts_hidden);
-    ops->linear(stream, step, KERN_ROWS_ALL, engine->acts_hidden, false, gate_up, 2);
+    ops->linear(stream, step, engine->acts_hidden, false, gate_up, 2);
     ops->silu_mul(stream, step, engine->gate, engine->up, engine->acts_ffn);
-    linear_enqueue(engine, step, KERN_ROWS_ALL, layer->down, engine->acts_ffn, true, engine->x);
+    linear_enqueue(engine, step, layer->down, engine->acts_ffn, engine->x);
     ops->layer_end(stream, step, index);
 }
 
@@ -69,9 +68,8 @@ void engine_forward(struct engine *engine, struct engine_step *step)
     if (step->kern->sample_count) {
         ops->norm(stream, step->kern, KERN_ROWS_SAMPLED, engine->x, engine->output_norm,
                   engine->config.rms_eps, engine->acts_head);
-        linear_enqueue(engine, step->kern, KERN_ROWS_SAMPLED, engine->head, engine->acts_head,
-                       false, engine->logits);
-        ops->sample(stream, step->kern, engine->logits, info->vocab_size);
+        ops->head(stream, step->kern, engine->head, engine->acts_head, engine->logits);
+        ops->sample(stream, step->kern, engine->logits);
     }
     ops->step_end(stream, step->kern);
     ops->event_record(stream, step->done);

@@ -75,7 +75,7 @@ struct engine {
     struct kern_buffer *x;                     /* [rows][hidden] the residual stream */
     struct kern_buffer *q, *k, *v, *attention; /* [rows][heads or kv_heads][head_dim] */
     struct kern_buffer *gate, *up;             /* [rows][ffn] */
-    struct kern_buffer *logits;                /* [samples][vocab] */
+    struct kern_logits *logits;                /* [samples][vocab] */
     struct kern_acts *acts_hidden, *acts_attention, *acts_ffn, *acts_head;
 
     struct engine_step steps[ENGINE_STEPS]; /* used in turn */

@@ -7,7 +7,7 @@
  * Every operation is enqueued and returns at once. A step is enqueued as a whole:
  *
  *     step_begin ─▶ embed ─▶ for each layer { layer_begin ─▶ norm ─▶ linear … rope_kv ─▶ attention … ─▶ layer_end }
- *                ─▶ after each run of layers { kv_sums ─▶ event } ─▶ norm (sampled rows) ─▶ linear ─▶ sample ─▶ step_end ─▶ event
+ *                ─▶ after each run of layers { kv_sums ─▶ event } ─▶ norm (sampled rows) ─▶ head ─▶ sample ─▶ step_end ─▶ event
  *
  * and its results (struct kern_sample_out, the checksums) may be read once the event after it is done. The caller changes
  * nothing of a step between step_begin and that event.
@@ -49,6 +49,7 @@ struct kern_weights; /* a matrix, in the layout that the backend's linear wants 
 struct kern_acts;    /* rows of activations, in the form that linear takes: float, or quantised */
 struct kern_rope;    /* cosines and sines by position */
 struct kern_kv;      /* the KV pool */
+struct kern_logits;  /* rows of logits, and what `head` finds out of them for `sample` */
 struct kern_stream;
 struct kern_event;
 
@@ -288,6 +289,10 @@ struct kern_ops {
     enum status (*acts_create)(struct kern_device *device, uint32_t rows_max, uint32_t columns,
                                struct kern_acts **acts_out);
     void (*acts_destroy)(struct kern_acts *acts);
+    /* Rows of `vocab` logits. */
+    enum status (*logits_create)(struct kern_device *device, uint32_t rows_max, uint32_t vocab,
+                                 struct kern_logits **logits_out);
+    void (*logits_destroy)(struct kern_logits *logits);
     enum status (*rope_create)(struct kern_device *device, const struct kern_rope_desc *desc,
                                struct kern_rope **rope_out);
     void (*rope_destroy)(struct kern_rope *rope);
@@ -328,9 +333,8 @@ struct kern_ops {
                  struct kern_acts *acts);
     /* Of each part, out[row] = or += W acts[row]; out [rows][weights->rows]. 1 to KERN_LINEAR_PARTS matrices that read the same
      * activations are one operation: the rows are passed over once, and the threads wait for each other once. */
-    void (*linear)(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_acts *acts, bool accumulate,
-                   const struct kern_linear_part *parts, uint32_t part_count);
+    void (*linear)(struct kern_stream *stream, struct kern_step *step, const struct kern_acts *acts,
+                   bool accumulate, const struct kern_linear_part *parts, uint32_t part_count);
     /* Turns q [rows][heads][head_dim] in place, turns k and stores k, v [rows][kv_heads][head_dim] in their pages. */
     void (*rope_kv)(struct kern_stream *stream, struct kern_step *step,
                     const struct kern_attention_desc *desc, const struct kern_rope *rope,
@@ -346,9 +350,12 @@ struct kern_ops {
     void (*silu_mul)(struct kern_stream *stream, struct kern_step *step,
                      const struct kern_buffer *gate, const struct kern_buffer *up,
                      struct kern_acts *acts);
-    /* logits [sample_count][vocab] -> step->outs. Changes the logits. */
-    void (*sample)(struct kern_stream *stream, struct kern_step *step, struct kern_buffer *logits,
-                   uint32_t vocab);
+    /* logits[i] = W acts[i] of each sample */
+    void (*head)(struct kern_stream *stream, struct kern_step *step,
+                 const struct kern_weights *weights, const struct kern_acts *acts,
+                 struct kern_logits *logits);
+    /* logits of each sample -> step->outs. Changes the logits. */
+    void (*sample)(struct kern_stream *stream, struct kern_step *step, struct kern_logits *logits);
     void (*step_end)(struct kern_stream *stream, struct kern_step *step);
 
     /* KV pages. XXH3-64 of step->sum_pages x layers into step->sums[run]. */

@@ -231,6 +231,45 @@ static void acts_destroy(struct kern_acts *acts)
     free(acts);
 }
 
+/* Floats in an odd number of lines of the cache. */
+static size_t lines_odd(size_t floats)
+{
+    enum { LINE = 64 / sizeof(float) };
+    return ((floats + LINE - 1) / LINE | 1) * LINE;
+}
+
+static enum status logits_create(struct kern_device *device, uint32_t rows_max, uint32_t vocab,
+                                 struct kern_logits **logits_out)
+{
+    struct kern_logits *logits = calloc(1, sizeof *logits);
+    if (!logits)
+        return STATUS_MEMORY;
+    size_t runs = ((size_t)vocab + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
+    logits->device = cpu_device_of(device);
+    logits->rows_max = rows_max;
+    logits->vocab = vocab;
+    logits->ld = lines_odd(vocab);
+    logits->ld_maxima = lines_odd(runs);
+    enum status status = cpu_region_create(
+        logits->device, rows_max * (logits->ld + logits->ld_maxima) * sizeof(float),
+        &logits->region);
+    if (status != STATUS_OK) {
+        free(logits);
+        return status;
+    }
+    logits->maxima = cpu_logits_row(logits, rows_max);
+    *logits_out = logits;
+    return STATUS_OK;
+}
+
+static void logits_destroy(struct kern_logits *logits)
+{
+    if (!logits)
+        return;
+    cpu_region_destroy(logits->device, &logits->region);
+    free(logits);
+}
+
 /* --- device --- */
 
 static void device_close(struct kern_device *device_base)
@@ -266,7 +305,8 @@ static unsigned device_threads(const struct kern_device *device)
         .buffer_create = buffer_create, .buffer_destroy = buffer_destroy,                          \
         .weights_create = weights_create, .weights_bytes = weights_bytes,                          \
         .weights_destroy = weights_destroy, .acts_create = acts_create,                            \
-        .acts_destroy = acts_destroy, .rope_create = cpu_rope_create,                              \
+        .acts_destroy = acts_destroy, .logits_create = logits_create,                              \
+        .logits_destroy = logits_destroy, .rope_create = cpu_rope_create,                          \
         .rope_destroy = cpu_rope_destroy, .kv_create = cpu_kv_create,                              \
         .kv_layer_bytes = cpu_kv_layer_bytes, .kv_piece_host = cpu_kv_piece_host,                  \
         .kv_destroy = cpu_kv_destroy, .step_create = cpu_step_create,                              \
@@ -278,9 +318,9 @@ static unsigned device_threads(const struct kern_device *device)
         .embed = cpu_op_embed, .layer_begin = cpu_op_layer_begin, .layer_end = cpu_op_layer_end,   \
         .norm = cpu_op_norm, .linear = cpu_op_linear, .rope_kv = cpu_op_rope_kv,                   \
         .attention = cpu_op_attention, .acts_from = cpu_op_acts_from, .silu_mul = cpu_op_silu_mul, \
-        .sample = cpu_op_sample, .step_end = cpu_op_step_end, .kv_sums = cpu_op_kv_sums,           \
-        .kv_copy = cpu_op_kv_copy, .kv_fill = cpu_op_kv_fill, .upload = op_upload,                 \
-        .download = op_download,                                                                   \
+        .head = cpu_op_head, .sample = cpu_op_sample, .step_end = cpu_op_step_end,                 \
+        .kv_sums = cpu_op_kv_sums, .kv_copy = cpu_op_kv_copy, .kv_fill = cpu_op_kv_fill,           \
+        .upload = op_upload, .download = op_download,                                              \
     }
 
 static const struct kern_ops cpu_ops = CPU_OPS("cpu"), opaque_ops = CPU_OPS("opaque");

@@ -19,6 +19,7 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/prefault.h"
 #include "kernels/cpu/quant.h"
+#include "kernels/cpu/sampler.h"
 
 /* Whole pages of memory, zero at first, 4096-byte aligned. */
 struct cpu_region {
@@ -71,6 +72,32 @@ struct kern_acts {
     uint32_t rows_max;
 };
 
+/* Rows of logits lie an odd number of lines of the cache apart: a vocabulary is often a multiple of so many words that all rows of a
+ * step would share a few places of each cache. */
+struct kern_logits {
+    struct cpu_device *device;
+    struct cpu_region region; /* [rows_max][ld], then the maxima */
+    uint32_t rows_max, vocab;
+    size_t ld, ld_maxima;
+    float *maxima;    /* [rows_max][ld_maxima], see sampler.h */
+    bool with_maxima; /* the loop thread's: of what was enqueued last */
+};
+
+enum {
+    CPU_LOGITS_PANELS = CPU_SAMPLER_RUN / CPU_PANEL,
+    CPU_HEAD_MAXIMA = 32768, /* of panels, that a compute thread keeps: 128 KB */
+};
+
+static inline float *cpu_logits_row(const struct kern_logits *logits, size_t row)
+{
+    return (float *)logits->region.data + row * logits->ld;
+}
+
+static inline float *cpu_logits_maxima(const struct kern_logits *logits, size_t row)
+{
+    return logits->maxima + row * logits->ld_maxima;
+}
+
 /* [positions][rope_dims / 2] each */
 struct kern_rope {
     uint32_t rope_dims, positions;
@@ -101,6 +128,7 @@ static inline uint8_t *cpu_kv_layer(const struct kern_kv *kv, uint32_t page, uin
 /* Working memory of one compute thread. */
 struct cpu_scratch {
     float *attention; /* see attention.h */
+    float *maxima;    /* [CPU_HEAD_MAXIMA] */
     struct cpu_sampler *sampler;
 };
 
@@ -214,9 +242,8 @@ void cpu_op_layer_end(struct kern_stream *stream, struct kern_step *step, uint32
 void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
                  const struct kern_buffer *x, const struct kern_buffer *weight, float eps,
                  struct kern_acts *acts);
-void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_acts *acts, bool accumulate,
-                   const struct kern_linear_part *parts, uint32_t part_count);
+void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, const struct kern_acts *acts,
+                   bool accumulate, const struct kern_linear_part *parts, uint32_t part_count);
 void cpu_op_rope_kv(struct kern_stream *stream, struct kern_step *step,
                     const struct kern_attention_desc *desc, const struct kern_rope *rope,
                     struct kern_buffer *q, struct kern_buffer *k, struct kern_buffer *v,
@@ -229,8 +256,10 @@ void cpu_op_acts_from(struct kern_stream *stream, struct kern_step *step,
 void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
                      const struct kern_buffer *gate, const struct kern_buffer *up,
                      struct kern_acts *acts);
-void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_buffer *logits,
-                   uint32_t vocab);
+void cpu_op_head(struct kern_stream *stream, struct kern_step *step,
+                 const struct kern_weights *weights, const struct kern_acts *acts,
+                 struct kern_logits *logits);
+void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_logits *logits);
 void cpu_op_step_end(struct kern_stream *stream, struct kern_step *step);
 void cpu_op_kv_sums(struct kern_stream *stream, struct kern_step *step, const struct kern_kv *kv,
                     uint32_t run, uint32_t layer_begin, uint32_t layer_end);

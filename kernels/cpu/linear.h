@@ -67,6 +67,10 @@ struct cpu_linear_call {
     float *out; /* [rows][ld_out]; row r's output o is at out[r * ld_out + o] */
     size_t ld_out;
     bool accumulate; /* out += y (one rounding) rather than out = y: the residual stream */
+    /* NULL, or for each panel and row the greatest of its outputs at [panel - panel_begin][row - rows.begin]; a NaN where one of
+     * them is not finite. Only of weights without float rows, and not with `accumulate`. */
+    float *maxima;
+    size_t ld_maxima;
 };
 
 /* One row's product reads these panels soon: fetches what it reads first, where that helps. */

@@ -609,9 +609,61 @@ static size_t few_rows(const struct cpu_linear_call *call)
     return end;
 }
 
+/* The greatest of each of four vectors: by halves, which two vectors share. */
+INLINE __m128 greatest4(const __m256 v[4])
+{
+    __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+    __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
+    __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
+    __m256 four = _mm256_max_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
+                                _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
+    return _mm_max_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
+}
+
+void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_panel *panel,
+                           size_t row, size_t rows, const float *chain, size_t ld_chain)
+{
+    bool e32 = cpu_form_is_e32(panel->form);
+    __m256 one = _mm256_set1_ps(1.0f);
+    __m256 d0 = e32 ? _mm256_loadu_ps(panel->slot_scale) : one;
+    __m256 d1 = e32 ? _mm256_loadu_ps(panel->slot_scale + 8) : one;
+    float *out = call->out + row * call->ld_out + panel->first;
+    float *maxima = cpu_linear_maximum(call, panel, row);
+    for (size_t r = 0; r < rows; r += 4) {
+        size_t count = rows - r < 4 ? rows - r : 4;
+        __m256 top[4], sum = _mm256_setzero_ps();
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 4; i++) { /* of fewer the last one again */
+            size_t at = i < count ? r + i : rows - 1;
+            const float *f = chain + at * ld_chain;
+            __m256 y0 = _mm256_mul_ps(_mm256_loadu_ps(f), d0);
+            __m256 y1 = _mm256_mul_ps(_mm256_loadu_ps(f + 8), d1);
+            _mm256_storeu_ps(out + at * call->ld_out, y0);
+            _mm256_storeu_ps(out + at * call->ld_out + 8, y1);
+            sum = _mm256_add_ps(sum, _mm256_add_ps(y0, y1));
+            top[i] = _mm256_max_ps(y0, y1);
+        }
+        /* what is not finite leaves a sum that is not, and that is not 0 times 0 */
+        __m256 none = _mm256_mul_ps(sum, _mm256_setzero_ps());
+        if (_mm256_movemask_ps(_mm256_cmp_ps(none, none, _CMP_UNORD_Q))) {
+            cpu_linear_maxima(call, panel, row + r, count);
+            continue;
+        }
+        __m128 most = greatest4(top);
+        if (count == 4)
+            _mm_storeu_ps(maxima + r, most);
+        else
+            memcpy(maxima + r, &most, count * sizeof *maxima);
+    }
+}
+
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL])
 {
+    if (call->maxima && panel->whole) {
+        cpu_avx2_store_maxima(call, panel, row, rows, chain[0], CPU_PANEL);
+        return;
+    }
     bool e32 = cpu_form_is_e32(panel->form);
     __m256 one = _mm256_set1_ps(1.0f); /* times 1 changes no bit */
     __m256 d0 = e32 ? _mm256_loadu_ps(panel->slot_scale) : one;
@@ -639,6 +691,8 @@ void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *
             *to = call->accumulate ? *to + chain[r][slot] : chain[r][slot];
         }
     }
+    if (call->maxima)
+        cpu_linear_maxima(call, panel, row, rows);
 }
 
 static void linear(const struct cpu_linear_call *call)

@@ -22,4 +22,9 @@ void cpu_avx2_bytes(const struct cpu_linear_call *call, size_t begin, size_t end
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL]);
 
+/* The same for a whole panel of a call that wants maxima: out of the registers, since what was just stored comes back no sooner
+ * than its lines from memory. chain: [rows][ld_chain]. */
+void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_panel *panel,
+                           size_t row, size_t rows, const float *chain, size_t ld_chain);
+
 #endif

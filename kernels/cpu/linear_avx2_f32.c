@@ -311,7 +311,7 @@ static void piece(const struct group *group, size_t i, size_t b, size_t blocks, 
            height;
     /* what the last tile asks for: the same rows for the group's next panel, or the first rows of the next piece */
     size_t further_bytes = i + 1 < group->count ? 0 : blocks * KERN_BLOCK * sizeof(float);
-    bool last = b + blocks == panel->blocks, straight = last && panel->whole;
+    bool last = b + blocks == panel->blocks, straight = last && panel->whole && !call->maxima;
     float(*chain)[CPU_PANEL] = work->chain[i];
     for (size_t r = 0; r < group->rows; r += height) {
         height = tile_height(group->rows - r);

@@ -21,6 +21,10 @@ static inline void cpu_avx512_store(const struct cpu_linear_call *call,
                                     const struct cpu_panel *panel, size_t row, size_t rows,
                                     const float *chain, size_t ld_chain)
 {
+    if (call->maxima && panel->whole) {
+        cpu_avx2_store_maxima(call, panel, row, rows, chain, ld_chain);
+        return;
+    }
     bool e32 = cpu_form_is_e32(panel->form);
     __m512 unit = e32 ? _mm512_loadu_ps(panel->slot_scale) : _mm512_set1_ps(1.0f);
     for (size_t r = 0; r < rows; r++) {
@@ -39,6 +43,8 @@ static inline void cpu_avx512_store(const struct cpu_linear_call *call,
             *to = call->accumulate ? *to + spare[slot] : spare[slot];
         }
     }
+    if (call->maxima)
+        cpu_linear_maxima(call, panel, row, rows);
 }
 
 #endif

@@ -116,6 +116,21 @@ void cpu_neon_store(const struct cpu_linear_call *call, const struct cpu_panel *
             *to = call->accumulate ? *to + chain[r][slot] : chain[r][slot];
         }
     }
+    if (!call->maxima)
+        return;
+    if (!panel->whole) {
+        cpu_linear_maxima(call, panel, row, rows);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        float32x4_t y[4], none = vdupq_n_f32(0);
+        for (size_t i = 0; i < 4; i++) {
+            y[i] = vld1q_f32(chain[r] + 4 * i);
+            none = vfmaq_f32(none, y[i], vdupq_n_f32(0)); /* NaN where it is not finite */
+        }
+        float most = vmaxvq_f32(vmaxq_f32(vmaxq_f32(y[0], y[1]), vmaxq_f32(y[2], y[3])));
+        *cpu_linear_maximum(call, panel, row + r) = most + vaddvq_f32(none);
+    }
 }
 
 const struct cpu_linear_ops cpu_linear_ops_neon = {

@@ -175,4 +175,31 @@ extern const struct cpu_linear_ops cpu_linear_ops_dotprod;
 
 const struct cpu_linear_ops *cpu_linear_ops(enum cpu_isa_level isa);
 
+/* Where the maximum of a row's part of a panel goes; call->weights has no float rows. */
+static inline float *cpu_linear_maximum(const struct cpu_linear_call *call,
+                                        const struct cpu_panel *panel, size_t row)
+{
+    size_t index = panel->first / CPU_PANEL - call->panel_begin;
+    return call->maxima + index * call->ld_maxima + (row - call->rows.begin);
+}
+
+/* What was just stored of a panel's `rows` rows from `row` on, into call->maxima. */
+static inline void cpu_linear_maxima(const struct cpu_linear_call *call,
+                                     const struct cpu_panel *panel, size_t row, size_t rows)
+{
+    size_t first = panel->first, count = 0;
+    while (count < CPU_PANEL && panel->slot_row[count] >= 0)
+        count++;
+    for (size_t r = row; r < row + rows; r++) {
+        const float *out = call->out + r * call->ld_out + first;
+        float most = out[0];
+        bool finite = true;
+        for (size_t i = 0; i < count; i++) {
+            finite &= mathf_is_finite(out[i]) != 0;
+            most = out[i] > most ? out[i] : most;
+        }
+        *cpu_linear_maximum(call, panel, r) = finite ? most : __builtin_nanf("");
+    }
+}
+
 #endif

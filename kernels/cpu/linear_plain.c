@@ -125,6 +125,8 @@ static void linear(const struct cpu_linear_call *call)
                 *out = call->accumulate ? *out + y : y;
             }
         }
+        if (call->maxima)
+            cpu_linear_maxima(call, &panel, call->rows.begin, call->rows.end - call->rows.begin);
     }
 }
 

@@ -4,12 +4,18 @@
  * no further than a draw looks, because sorting a row would take a sixth of a decode step of 32 rows. Sums that decide something are
  * integers, so they have no order, and what lies above a place in the order can be added up without being sorted:
  *
- *     top_k, top_p   what lies above a value that a sample of the row says few will reach is taken out of the row: a part of it, in which
- *                    the draw falls unless the sample misled
+ *     greedy         the first of the maxima of each 64 that is the greatest
+ *     top_k, min_p   only runs of 64 are looked at whose maximum lies above a value that enough of the maxima reach, or that min_p allows:
+ *                    what lies above it is taken out of the row, a part of it
+ *     top_p          the same, above a value that a sample of the row says few will reach, beside adding up the whole row; the draw falls
+ *                    into that part unless the sample misled. So does a top_k that is too large for the maxima
  *     top_k up to 64 of a row without such a part: the best, from one pass
  *     larger top_k   a count of each bucket of values; what lies in the buckets down to the last one is sorted
  *     top_p alone    a sum of each bucket; the one bucket in which top_p is passed is sorted, and the one in which the draw falls
- *     none           a sum of each 64 ids; the 64 in which the draw falls are walked through again
+ *     none           a sum of each 256 ids; the 256 in which the draw falls are walked through again
+ *
+ * The maxima come from the output head, which has the logits in registers. What a row's changes touch is looked at again. The exponentials
+ * of the log-probabilities go along with those of the weights where both are added up, a block of the row at a time.
  *
  * See docs/NUMERICS.md, "Sampling", for the definition, which knows no buckets. */
 #include "kernels/cpu/sampler.h"
@@ -27,15 +33,17 @@
 enum { BEST_MAX = 64, BLOCK = 4096 };
 
 struct cpu_sampler {
-    uint32_t vocab;
+    uint32_t vocab, run_count; /* runs of CPU_SAMPLER_RUN */
     uint32_t
         *counts; /* [vocab] times in the answer, PROMPT_BIT if in the prompt; zero between rows */
-    float *raw;  /* [vocab] the raw logits, when log-probabilities are asked for and they change */
+    float *raw;  /* [vocab] the raw logits of what changes, when log-probabilities are asked for */
     float *few;  /* [vocab] the values of a part of the order */
-    uint32_t part_max; /* [part_max]: a part of the row */
-    float *part_values;
+    float *part_values; /* [vocab]: a part of the row */
     uint32_t *part_ids;
-    uint64_t *sums;   /* [vocab / CPU_SAMPLER_RUN, rounded up] */
+    float *maxima; /* [run_count] where the caller has none */
+    float *picked_values;
+    uint32_t *picked; /* [run_count] runs that are looked at, and their maxima */
+    uint64_t *sums;   /* [vocab / CPU_SAMPLER_SUM, rounded up] */
     uint64_t *order;  /* [vocab + BEST_MAX] keys, best first: a part of the order */
     uint64_t *spare;  /* [vocab] */
     uint32_t *units;  /* [vocab] of a part of the order */
@@ -53,21 +61,24 @@ enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out)
         return STATUS_MEMORY;
     size_t count = vocab ? vocab : 1;
     sampler->vocab = vocab;
+    sampler->run_count = (uint32_t)(count + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
     sampler->counts = calloc(count, sizeof *sampler->counts);
     sampler->raw = calloc(count, sizeof *sampler->raw);
     sampler->few = calloc(count, sizeof *sampler->few);
-    sampler->part_max = vocab / 8 + BLOCK;
-    size_t part = sampler->part_max + CPU_SAMPLER_SPARE;
-    sampler->part_values = calloc(part, sizeof *sampler->part_values);
-    sampler->part_ids = calloc(part, sizeof *sampler->part_ids);
-    sampler->sums = calloc(count / CPU_SAMPLER_RUN + 1, sizeof *sampler->sums);
+    sampler->part_values = calloc(count + CPU_SAMPLER_SPARE, sizeof *sampler->part_values);
+    sampler->part_ids = calloc(count + CPU_SAMPLER_SPARE, sizeof *sampler->part_ids);
+    sampler->maxima = calloc(sampler->run_count, sizeof *sampler->maxima);
+    sampler->picked_values =
+        calloc(sampler->run_count + CPU_SAMPLER_SPARE, sizeof *sampler->picked_values);
+    sampler->picked = calloc(sampler->run_count + CPU_SAMPLER_SPARE, sizeof *sampler->picked);
+    sampler->sums = calloc(count / CPU_SAMPLER_SUM + 1, sizeof *sampler->sums);
     sampler->order = calloc(count + BEST_MAX, sizeof *sampler->order);
     sampler->spare = calloc(count, sizeof *sampler->spare);
     sampler->units = calloc(count, sizeof *sampler->units);
     sampler->places = calloc(count, sizeof *sampler->places);
     if (!sampler->counts || !sampler->raw || !sampler->few || !sampler->sums || !sampler->order ||
         !sampler->spare || !sampler->units || !sampler->places || !sampler->part_values ||
-        !sampler->part_ids) {
+        !sampler->part_ids || !sampler->maxima || !sampler->picked_values || !sampler->picked) {
         cpu_sampler_destroy(sampler);
         return STATUS_MEMORY;
     }
@@ -84,6 +95,9 @@ void cpu_sampler_destroy(struct cpu_sampler *sampler)
     free(sampler->few);
     free(sampler->part_values);
     free(sampler->part_ids);
+    free(sampler->maxima);
+    free(sampler->picked_values);
+    free(sampler->picked);
     free(sampler->sums);
     free(sampler->order);
     free(sampler->spare);
@@ -134,16 +148,13 @@ static float logprob_of(const struct log_softmax *norm, float logit)
     return (logit - norm->max) - norm->log_sum;
 }
 
-static void top_fill(const float *raw, uint32_t vocab, const struct cpu_sampler_loops *loops,
-                     const struct log_softmax *norm, uint32_t count, struct kern_sample_out *out)
+/* The sum of exponentials, which are 16 partial ones by id, is their tree. */
+static float tree_sum(float partial[16])
 {
-    uint64_t best[KERN_TOP_MAX];
-    count = count < KERN_TOP_MAX ? count : KERN_TOP_MAX;
-    out->top_count = loops->best(raw, vocab, count, best);
-    for (uint32_t i = 0; i < out->top_count; i++) {
-        out->top_ids[i] = cpu_sampler_key_id(best[i]);
-        out->top_logprobs[i] = logprob_of(norm, raw[out->top_ids[i]]);
-    }
+    for (int half = 8; half >= 1; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            partial[lane] = partial[lane] + partial[lane + half];
+    return partial[0];
 }
 
 /* --- changes of the logits --- */
@@ -189,12 +200,95 @@ static void penalties_apply(struct cpu_sampler *sampler, const struct kern_sampl
         penalise(sampler, sampling, (uint32_t)extra, logits);
 }
 
+/* How many ids a row's changes name, some of them more than once; 0: it has none. */
+static uint32_t touched_count(const struct kern_sample *sample, int64_t extra)
+{
+    const struct kern_sampling *how = sample->sampling;
+    return how->bias_count + (penalises(how) ? how->prompt_count + sample->generated_count +
+                                                   (extra != CPU_SAMPLER_NO_EXTRA)
+                                             : 0);
+}
+
+static uint32_t touched_id(const struct kern_sample *sample, int64_t extra, uint32_t i)
+{
+    const struct kern_sampling *how = sample->sampling;
+    if (i < how->bias_count)
+        return how->bias[i].token_id;
+    i -= how->bias_count;
+    if (i < how->prompt_count)
+        return how->prompt[i];
+    i -= how->prompt_count;
+    return i < sample->generated_count ? how->generated[i] : (uint32_t)extra;
+}
+
+static void changes_apply(struct cpu_sampler *sampler, const struct kern_sample *sample,
+                          int64_t extra, float *logits)
+{
+    const struct kern_sampling *how = sample->sampling;
+    for (uint32_t i = 0; i < how->bias_count; i++)
+        logits[how->bias[i].token_id] += how->bias[i].bias;
+    if (penalises(how))
+        penalties_apply(sampler, sample, extra, logits);
+}
+
+/* After changes, which may have left infinite values: a maximum all the same. */
+static float run_maximum(const float *x, uint32_t count)
+{
+    enum { LANES = 8 };
+    float lanes[LANES], most = x[0];
+    if (count == CPU_SAMPLER_RUN) {
+        memcpy(lanes, x, sizeof lanes);
+        for (uint32_t i = LANES; i < CPU_SAMPLER_RUN; i += LANES)
+            for (uint32_t j = 0; j < LANES; j++)
+                lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+        x = lanes;
+        count = LANES;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+static void run_renew(const struct cpu_sampler *sampler, const float *logits, uint32_t run,
+                      float *maxima)
+{
+    uint32_t begin = run * CPU_SAMPLER_RUN, rest = sampler->vocab - begin;
+    maxima[run] = run_maximum(logits + begin, rest < CPU_SAMPLER_RUN ? rest : CPU_SAMPLER_RUN);
+}
+
+static void maxima_renew(const struct cpu_sampler *sampler, const struct kern_sample *sample,
+                         int64_t extra, const float *logits, float *maxima)
+{
+    uint32_t count = touched_count(sample, extra);
+    if (count < sampler->run_count)
+        for (uint32_t i = 0; i < count; i++)
+            run_renew(sampler, logits, touched_id(sample, extra, i) / CPU_SAMPLER_RUN, maxima);
+    else
+        for (uint32_t run = 0; run < sampler->run_count; run++)
+            run_renew(sampler, logits, run, maxima);
+}
+
+static float raw_of(const struct cpu_sampler *sampler, const struct kern_sample *sample,
+                    int64_t extra, const float *logits, uint32_t id)
+{
+    uint32_t count = touched_count(sample, extra);
+    for (uint32_t i = 0; i < count; i++)
+        if (touched_id(sample, extra, i) == id)
+            return sampler->raw[id];
+    return logits[id];
+}
+
 /* --- the draw --- */
 
-static uint32_t greedy(const float *logits, const struct cpu_sampler_look *look)
+/* look: over the maxima. */
+static uint32_t greedy(const float *logits, const float *maxima,
+                       const struct cpu_sampler_look *look)
 {
-    uint32_t i = look->at;
-    while (logits[i] != look->max) /* it is one of the next few */
+    uint32_t run = look->at;
+    while (maxima[run] != look->max) /* it is one of the next few */
+        run++;
+    uint32_t i = run * CPU_SAMPLER_RUN;
+    while (logits[i] != look->max)
         i++;
     return i;
 }
@@ -205,11 +299,30 @@ struct draw {
     const struct cpu_sampler_loops *loops;
     const float *values; /* [count] of the row, or of a part of it */
     const uint32_t *ids; /* [count] NULL: the places */
+    const float *maxima; /* of each CPU_SAMPLER_RUN of the row; NULL: a part */
     uint32_t count;
     struct cpu_sampler_scale scale;
-    uint32_t best_at; /* a place of the row near its best, as in struct cpu_sampler_look */
+    uint32_t best_at; /* a place of the row near its best */
     uint64_t u;       /* [0, 2^53) */
+    float *partial; /* NULL, or the sums of exponentials, which go along with a pass over the row */
+    bool *passed;   /* … and whether they have */
 };
+
+/* The units of the row from `at` on, a block. `sum`, and what it returns: up to there. */
+static uint64_t pass_block(struct cpu_sampler *sampler, const struct draw *draw,
+                           const struct cpu_sampler_scale *scale, uint32_t at, uint32_t each,
+                           uint64_t sum)
+{
+    if (draw->partial)
+        draw->loops->exp_add(draw->values + at, each, scale->max, draw->partial);
+    return draw->loops->runs(draw->values + at, draw->maxima + at / CPU_SAMPLER_RUN, each, scale,
+                             sum, sampler->sums + at / CPU_SAMPLER_SUM);
+}
+
+static uint32_t block_at(const struct draw *draw, uint32_t at)
+{
+    return draw->count - at < BLOCK ? draw->count - at : BLOCK;
+}
 
 /* The first whose running sum exceeds this is drawn from what adds up to `sum`: sum > u * whole. */
 static uint64_t target_of(const struct draw *draw, uint64_t sum)
@@ -225,24 +338,6 @@ static uint64_t enough_of(const struct draw *draw, uint64_t total)
     unsigned __int128 product = (unsigned __int128)top_p * total + ((UINT64_C(1) << BITS) - 1);
     uint64_t enough = (uint64_t)(product >> BITS);
     return enough ? enough : 1;
-}
-
-/* Among all, in order of id. */
-static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
-{
-    uint32_t vocab = sampler->vocab, run = 0, id = 0;
-    uint32_t units[CPU_SAMPLER_RUN];
-    uint64_t total = draw->loops->runs(draw->values, vocab, &draw->scale, sampler->sums),
-             target = target_of(draw, total);
-    while (sampler->sums[run] <= target) /* the last is the total, which is more */
-        run++;
-    uint64_t sum = run ? sampler->sums[run - 1] : 0;
-    uint32_t begin = run * CPU_SAMPLER_RUN,
-             count = vocab - begin < CPU_SAMPLER_RUN ? vocab - begin : CPU_SAMPLER_RUN;
-    draw->loops->units(draw->values + begin, count, &draw->scale, units);
-    while ((sum += units[id]) <= target)
-        id++;
-    return begin + id;
 }
 
 static uint32_t id_of(const struct draw *draw, uint64_t key)
@@ -264,16 +359,24 @@ static uint32_t bucket_reaching(const uint64_t *buckets, uint64_t enough)
  * there; some more, because it is a sample. False: there are many. */
 static bool reach_guess(struct cpu_sampler *sampler, const struct draw *draw, float *reach_out)
 {
-    enum { EACH = 32, LEAST = 8 * EACH * CPU_SAMPLER_RUN, FEW = 10, SOME = 4 };
+    enum {
+        RUNS = 32,
+        EACH_LEAST = 32,
+        LEAST = 8 * EACH_LEAST * CPU_SAMPLER_RUN,
+        FEW = 10,
+        SOME = 4
+    };
+    const uint32_t spread = draw->count / (RUNS * CPU_SAMPLER_RUN),
+                   each = spread > EACH_LEAST ? spread : EACH_LEAST;
     const struct kern_sampling *how = draw->how;
     bool by_count = how->top_k && how->top_k < draw->count;
     const float *row = draw->values;
     struct cpu_sampler_scale all = draw->scale;
-    uint32_t count = 0, above = 0, first = (draw->best_at / CPU_SAMPLER_RUN + 1) % EACH;
+    uint32_t count = 0, above = 0, first = (draw->best_at / CPU_SAMPLER_RUN + 1) % each;
     if (draw->count < LEAST)
         return false;
     for (uint32_t i = first * CPU_SAMPLER_RUN; i + CPU_SAMPLER_RUN <= draw->count;
-         i += EACH * CPU_SAMPLER_RUN) {
+         i += each * CPU_SAMPLER_RUN) {
         memcpy(sampler->few + count, row + i, CPU_SAMPLER_RUN * sizeof *row);
         count += CPU_SAMPLER_RUN;
     }
@@ -282,12 +385,12 @@ static bool reach_guess(struct cpu_sampler *sampler, const struct draw *draw, fl
                                          sampler->buckets),
              best = UINT64_C(1) << CPU_SAMPLER_UNIT_BITS, enough = how->top_k;
     if (by_count) {
-        enough = enough * 3 / (2 * EACH) + SOME;
+        enough = enough * 3 / (2 * each) + SOME;
     } else { /* halfway between top_p and all */
-        uint64_t total = best + EACH * rest;
+        uint64_t total = best + each * rest;
         enough = enough_of(draw, total);
         enough += (total - enough) / 2;
-        enough = enough > best ? (enough - best) / EACH : 0;
+        enough = enough > best ? (enough - best) / each : 0;
     }
     uint32_t bucket = bucket_reaching(sampler->buckets, enough);
     for (uint32_t i = 0; i < count; i++)
@@ -296,41 +399,125 @@ static bool reach_guess(struct cpu_sampler *sampler, const struct draw *draw, fl
     return bucket < CPU_SAMPLER_BUCKETS - 1 && above < count / FEW;
 }
 
-/* A draw among what lies no further than `reach` below the best. `total_out`, where it is wanted: the units of the whole row.
- * False: that is too much. */
-static bool part_take(struct cpu_sampler *sampler, const struct draw *draw, float reach,
-                      struct draw *part_out, uint64_t *total_out)
+/* A value that everything reaches that lies no further than `reach`, in exponents, below the best. */
+static float least_of(const struct draw *draw, float reach)
 {
-    struct cpu_sampler_scale all = draw->scale;
     float least = draw->scale.max - reach / draw->scale.inverse;
-    least -= fabsf(least) * 0x1p-22f; /* whatever was rounded: not above it */
-    uint32_t have = 0, each;
-    uint64_t total = 0;
-    all.min_p = 0;
-    for (uint32_t at = 0; at < draw->count;
-         at += each) { /* twice over what is in the first cache */
-        each = draw->count - at < BLOCK ? draw->count - at : BLOCK;
-        if (have + each > sampler->part_max)
-            return false;
-        if (total_out)
-            total += draw->loops->runs(draw->values + at, each, &all, sampler->sums);
-        have += draw->loops->above(draw->values + at, each, at, least, sampler->part_values + have,
-                                   sampler->part_ids + have);
-    }
+    return least - fabsf(least) * 0x1p-22f; /* whatever was rounded: not above it */
+}
+
+/* In exponents below the best: what is further weighs less than min_p, surely: an exponential may be a bit too large. */
+static float farthest_of(const struct draw *draw)
+{
+    const float surely = 0.01f;
+    return draw->scale.min_p > 0 ? surely - mathf_log(draw->scale.min_p) : FLT_MAX;
+}
+
+/* Buckets that reach so far below the best. */
+static float per_of(float reach)
+{
+    const float most = 1e30f, per = (float)(CPU_SAMPLER_BUCKETS - 1) / reach; /* infinite when 0 */
+    return per < most ? -per : -most;
+}
+
+/* The runs of `each` values from `at` on, whose maximum is `least` or more, into sampler->picked; how many. */
+static uint32_t runs_pick(struct cpu_sampler *sampler, const struct draw *draw, uint32_t at,
+                          uint32_t each, float least)
+{
+    uint32_t first = at / CPU_SAMPLER_RUN, count = (each + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
+    return draw->loops->above(draw->maxima + first, count, first, least, sampler->picked_values,
+                              sampler->picked);
+}
+
+/* Appends what is `least` or more of the runs picked to the part, which has `have`; how many it has then. */
+static uint32_t part_append(struct cpu_sampler *sampler, const struct draw *draw, uint32_t runs,
+                            float least, uint32_t have)
+{
+    return have + draw->loops->gather(draw->values, draw->count, sampler->picked, runs, least,
+                                      sampler->part_values + have, sampler->part_ids + have);
+}
+
+static void part_fill(struct cpu_sampler *sampler, const struct draw *draw, float least,
+                      uint32_t count, struct draw *part_out)
+{
     *part_out = *draw;
     part_out->values = sampler->part_values;
     part_out->ids = sampler->part_ids;
-    part_out->count = have;
-    part_out->scale.per = -(float)(CPU_SAMPLER_BUCKETS - 1) / reach;
-    if (total_out)
-        *total_out = total;
+    part_out->maxima = NULL;
+    part_out->count = count;
+    part_out->scale.per = per_of(-cpu_sampler_exponent(&draw->scale, least));
+}
+
+/* A draw among what is `least` or more. False: it lies in more than half of the runs. */
+static bool part_pick(struct cpu_sampler *sampler, const struct draw *draw, float least,
+                      struct draw *part_out)
+{
+    uint32_t runs = runs_pick(sampler, draw, 0, draw->count, least);
+    if (runs > sampler->run_count / 2)
+        return false;
+    part_fill(sampler, draw, least, part_append(sampler, draw, runs, least, 0), part_out);
     return true;
+}
+
+/* The same, and the units of the whole row, in one pass over it. */
+static void part_take(struct cpu_sampler *sampler, const struct draw *draw, float least,
+                      struct draw *part_out, uint64_t *total_out)
+{
+    struct cpu_sampler_scale all = draw->scale;
+    uint32_t have = 0;
+    uint64_t total = 0;
+    all.min_p = 0;
+    for (uint32_t at = 0; at < draw->count; at += BLOCK) { /* what is in the first cache again */
+        uint32_t each = block_at(draw, at);
+        total = pass_block(sampler, draw, &all, at, each, total);
+        have = part_append(sampler, draw, runs_pick(sampler, draw, at, each, least), least, have);
+    }
+    *draw->passed = true;
+    part_fill(sampler, draw, least, have, part_out);
+    *total_out = total;
+}
+
+/* Among all, in order of id. */
+static uint32_t draw_all(struct cpu_sampler *sampler, const struct draw *draw)
+{
+    uint32_t run = 0, id = 0, units[CPU_SAMPLER_SUM];
+    uint64_t total = 0;
+    for (uint32_t at = 0; at < draw->count; at += BLOCK)
+        total = pass_block(sampler, draw, &draw->scale, at, block_at(draw, at), total);
+    *draw->passed = true;
+    uint64_t target = target_of(draw, total);
+    while (sampler->sums[run] <= target) /* the last is the total, which is more */
+        run++;
+    uint64_t sum = run ? sampler->sums[run - 1] : 0;
+    uint32_t begin = run * CPU_SAMPLER_SUM,
+             count = draw->count - begin < CPU_SAMPLER_SUM ? draw->count - begin : CPU_SAMPLER_SUM;
+    draw->loops->units(draw->values + begin, count, &draw->scale, units);
+    while ((sum += units[id]) <= target)
+        id++;
+    return begin + id;
+}
+
+/* The same among what weighs min_p or more. */
+static uint32_t draw_min_p(struct cpu_sampler *sampler, const struct draw *whole)
+{
+    struct draw part;
+    uint64_t total = 0, sum = 0;
+    uint32_t i = 0;
+    if (!part_pick(sampler, whole, least_of(whole, farthest_of(whole)), &part))
+        return draw_all(sampler, whole);
+    part.loops->units(part.values, part.count, &part.scale, sampler->units);
+    for (uint32_t k = 0; k < part.count; k++)
+        total += sampler->units[k];
+    uint64_t target = target_of(&part, total);
+    while ((sum += sampler->units[i]) <= target)
+        i++;
+    return part.ids[i];
 }
 
 /* The first of the `wanted` best in sampler->order; there are as many. */
 static void order_best(struct cpu_sampler *sampler, const struct draw *draw, uint32_t wanted)
 {
-    if (wanted <= BEST_MAX && !draw->ids) {
+    if (wanted <= BEST_MAX) {
         draw->loops->best(draw->values, draw->count, wanted, sampler->order);
         return;
     }
@@ -353,6 +540,34 @@ static void order_units(struct cpu_sampler *sampler, const struct draw *draw, ui
     draw->loops->units(sampler->few, count, scale, sampler->units);
 }
 
+static bool least_by_guess(struct cpu_sampler *sampler, const struct draw *draw, float *least_out)
+{
+    float reach;
+    if (!reach_guess(sampler, draw, &reach))
+        return false;
+    *least_out = least_of(draw, reach);
+    return true;
+}
+
+/* A value that `wanted` values or more reach, because as many runs' maxima do. False: they are too few for that. */
+static bool least_by_maxima(struct cpu_sampler *sampler, const struct draw *draw, uint32_t wanted,
+                            float *least_out)
+{
+    uint32_t bucket = 0;
+    if (wanted > sampler->run_count / 8)
+        return false;
+    if (wanted <= BEST_MAX) {
+        draw->loops->best(draw->maxima, sampler->run_count, wanted, sampler->order);
+        *least_out = cpu_sampler_key_value(sampler->order[wanted - 1]);
+        return true;
+    }
+    draw->loops->buckets(draw->maxima, sampler->run_count, &draw->scale, true, sampler->places,
+                         sampler->buckets);
+    bucket = bucket_reaching(sampler->buckets, wanted);
+    *least_out = least_of(draw, (float)(bucket + 1) / -draw->scale.per);
+    return bucket < CPU_SAMPLER_BUCKETS - 1;
+}
+
 /* Among the top_k best: top_p, of what weighs min_p or more; in descending order. */
 static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *whole)
 {
@@ -360,10 +575,9 @@ static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *whole
     const uint32_t *units = sampler->units;
     const struct draw *draw = whole;
     struct draw part;
-    float reach;
-    if (reach_guess(sampler, whole, &reach) && part_take(sampler, whole, reach, &part, NULL) &&
-        part.count >= limit)
-        draw = &part;
+    float least;
+    if (least_by_maxima(sampler, whole, limit, &least) || least_by_guess(sampler, whole, &least))
+        draw = part_pick(sampler, whole, least, &part) && part.count >= limit ? &part : whole;
     struct cpu_sampler_scale all = draw->scale;
     uint64_t total = 0, sum = 0, reached = 0;
     uint32_t at = 0;
@@ -405,16 +619,15 @@ static uint32_t order_find(struct cpu_sampler *sampler, const struct draw *draw,
 /* Among all: top_p, of what weighs min_p or more; in descending order. */
 static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *whole)
 {
-    /* What is further below the best weighs less than min_p, surely: an exponential may be a bit too large. */
-    const float surely = 0.01f, min_p = whole->scale.min_p,
-                farthest = min_p > 0 ? surely - mathf_log(min_p) : FLT_MAX;
+    const float farthest = farthest_of(whole);
     const struct draw *draw = whole;
     struct draw part;
     uint64_t sum = 0, reached, enough = 1, total;
     float reach;
     if (!reach_guess(sampler, whole, &reach) || reach > farthest)
         reach = farthest;
-    if (reach < FLT_MAX && part_take(sampler, whole, reach, &part, &total)) {
+    if (reach < FLT_MAX) {
+        part_take(sampler, whole, least_of(whole, reach), &part, &total);
         draw = &part;
         enough = enough_of(draw, total);
         draw->loops->buckets(draw->values, draw->count, &draw->scale, false, sampler->places,
@@ -436,17 +649,16 @@ static uint32_t draw_top_p(struct cpu_sampler *sampler, const struct draw *whole
     return order_find(sampler, draw, target_of(draw, sum), &reached);
 }
 
-/* Buckets reach down to e^-16 of the best, or to the least: what is below has so little weight that few draws look so far. */
+/* Buckets reach down to e^-16 of the best, or to where most maxima end: what is below has so little weight that few draws look so far.
+ * look: over the maxima. */
 static struct cpu_sampler_scale scale_of(const struct kern_sampling *how,
                                          const struct cpu_sampler_look *look)
 {
-    const float range = 16.0f, per_max = 1e30f, inverse = 1 / how->temperature;
+    const float range = 16.0f, further = 3, inverse = 1 / how->temperature;
     struct cpu_sampler_scale scale = {.max = look->max, .min_p = how->min_p};
     scale.inverse = inverse < FLT_MAX ? inverse : FLT_MAX; /* 0 times it is 0 */
-    float wide = -cpu_sampler_exponent(&scale, look->min);
-    wide = wide < range ? wide : range;
-    float per = (float)(CPU_SAMPLER_BUCKETS - 1) / wide; /* infinite when all are equal */
-    scale.per = per < per_max ? -per : -per_max;
+    float wide = -cpu_sampler_exponent(&scale, look->min) * further;
+    scale.per = per_of(wide < range ? wide : range);
     return scale;
 }
 
@@ -463,69 +675,122 @@ static const struct cpu_sampler_loops *loops_of(enum cpu_isa_level isa)
 #endif
 }
 
+/* The k best of the row, and their log-probabilities. */
+static void top_fill(struct cpu_sampler *sampler, const struct draw *row,
+                     const struct log_softmax *norm, uint32_t wanted, struct kern_sample_out *out)
+{
+    uint64_t best[KERN_TOP_MAX];
+    struct draw part;
+    const struct draw *draw = row;
+    float least;
+    wanted = wanted < KERN_TOP_MAX ? wanted : KERN_TOP_MAX;
+    if (wanted == 0)
+        return;
+    if (least_by_maxima(sampler, row, wanted, &least) && part_pick(sampler, row, least, &part))
+        draw = &part;
+    out->top_count = draw->loops->best(draw->values, draw->count, wanted, best);
+    for (uint32_t i = 0; i < out->top_count; i++) {
+        out->top_ids[i] = id_of(draw, best[i]);
+        out->top_logprobs[i] = logprob_of(norm, row->values[out->top_ids[i]]);
+    }
+}
+
+/* The log-probabilities of the raw logits, but for the token's, which is not known yet or to be changed. `partial`: the exponentials'
+ * sums if they are there. */
+static struct log_softmax logprobs_fill(struct cpu_sampler *sampler, const struct draw *row,
+                                        float *partial, struct kern_sample_out *out)
+{
+    float sums[16] = {0};
+    struct log_softmax norm = {.max = row->scale.max};
+    if (!partial) {
+        row->loops->exp_add(row->values, row->count, norm.max, sums);
+        partial = sums;
+    }
+    norm.log_sum = mathf_log(tree_sum(partial));
+    top_fill(sampler, row, &norm, (uint32_t)row->how->logprobs, out);
+    return norm;
+}
+
+static uint32_t draw_by(struct cpu_sampler *sampler, const struct draw *draw)
+{
+    const struct kern_sampling *how = draw->how;
+    if (how->top_k && how->top_k < draw->count)
+        return draw_top_k(sampler, draw);
+    if (how->top_p < 1.0f)
+        return draw_top_p(sampler, draw);
+    return how->min_p > 0 ? draw_min_p(sampler, draw) : draw_all(sampler, draw);
+}
+
 void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
-                     const struct kern_sample *sample, int64_t extra, float *logits,
+                     const struct kern_sample *sample, int64_t extra, float *logits, float *maxima,
                      struct kern_sample_out *out)
 {
     const struct cpu_sampler_loops *loops = loops_of(isa);
-    const struct kern_sampling *sampling = sample->sampling;
-    uint32_t vocab = sampler->vocab;
-    const float *raw = logits;
+    const struct kern_sampling *how = sample->sampling;
     struct cpu_sampler_look look;
+    float partial[16] = {0};
+    bool passed = false;
     out->token = 0;
     out->logprob = 0;
     out->top_count = 0;
     if (sample->logits_out)
-        memcpy(sample->logits_out, logits, vocab * sizeof *logits);
-    loops->look(logits, vocab, &look);
-    out->finite = look.finite;
-    if (!out->finite || !sampling)
-        return;
-    bool changes = sampling->bias_count || penalises(sampling);
-    struct log_softmax norm = {0};
-    if (sampling->logprobs >= 0) {
-        norm.max = look.max;
-        norm.log_sum = mathf_log(loops->exp_sum(logits, vocab, &look));
-        if (changes)
-            raw = memcpy(sampler->raw, logits, vocab * sizeof *logits);
-        top_fill(raw, vocab, loops, &norm, (uint32_t)sampling->logprobs, out);
+        memcpy(sample->logits_out, logits, sampler->vocab * sizeof *logits);
+    if (!maxima) {
+        maxima = sampler->maxima;
+        loops->maxima(logits, sampler->vocab, maxima);
     }
-    if (changes) {
-        for (uint32_t i = 0; i < sampling->bias_count; i++)
-            logits[sampling->bias[i].token_id] += sampling->bias[i].bias;
-        if (penalises(sampling))
-            penalties_apply(sampler, sample, extra, logits);
-        loops->look(logits, vocab, &look);
+    loops->look(maxima, sampler->run_count, &look);
+    out->finite = look.finite;
+    if (!out->finite || !how)
+        return;
+    struct draw draw = {.how = how,
+                        .loops = loops,
+                        .values = logits,
+                        .maxima = maxima,
+                        .count = sampler->vocab,
+                        .scale = {.max = look.max},
+                        .passed = &passed};
+    const uint32_t touched = touched_count(sample, extra);
+    const bool logprobs = how->logprobs >= 0;
+    struct log_softmax norm = {0};
+    if (touched) {
+        for (uint32_t i = 0; logprobs && i < touched; i++) {
+            uint32_t id = touched_id(sample, extra, i);
+            sampler->raw[id] = logits[id];
+        }
+        if (logprobs)
+            norm = logprobs_fill(sampler, &draw, NULL, out);
+        changes_apply(sampler, sample, extra, logits);
+        maxima_renew(sampler, sample, extra, logits, maxima);
+        loops->look(maxima, sampler->run_count, &look);
         out->finite = mathf_is_finite(look.max); /* a penalty may overflow */
         if (!out->finite)
             return;
     }
-    if (sampling->temperature == 0.0f) {
-        out->token = greedy(logits, &look);
+    if (how->temperature == 0.0f) {
+        out->token = greedy(logits, maxima, &look);
     } else {
-        double u =
-            philox_uniform(sampling->seed, sampling->n_index, kern_sample_position(sample), 0);
-        struct draw draw = {.how = sampling,
-                            .loops = loops,
-                            .values = logits,
-                            .count = vocab,
-                            .best_at = look.at,
-                            .scale = scale_of(sampling, &look),
-                            .u = (uint64_t)(u * 0x1p53)};
-        out->token = sampling->top_k && sampling->top_k < vocab ? draw_top_k(sampler, &draw)
-                     : sampling->top_p < 1.0f                   ? draw_top_p(sampler, &draw)
-                                                                : draw_all(sampler, &draw);
+        double u = philox_uniform(how->seed, how->n_index, kern_sample_position(sample), 0);
+        draw.best_at = look.at * CPU_SAMPLER_RUN;
+        draw.scale = scale_of(how, &look);
+        draw.u = (uint64_t)(u * 0x1p53);
+        draw.partial = logprobs && !touched ? partial : NULL;
+        out->token = draw_by(sampler, &draw);
     }
-    if (sampling->logprobs >= 0)
-        out->logprob = logprob_of(&norm, raw[out->token]);
+    if (!logprobs)
+        return;
+    if (!touched)
+        norm = logprobs_fill(sampler, &draw, passed ? partial : NULL, out);
+    out->logprob = logprob_of(&norm, touched ? raw_of(sampler, sample, extra, logits, out->token)
+                                             : logits[out->token]);
 }
 
 /* --- the operation --- */
 
 struct sample_arguments {
     struct cpu_step *step;
-    float *logits;
-    uint32_t vocab;
+    const struct kern_logits *logits;
+    bool with_maxima;
     struct kern_stream *stream;
 };
 
@@ -552,7 +817,8 @@ static void sample_item(void *context, uint32_t item, unsigned worker)
     int64_t extra =
         sample->unknown_token ? (int64_t)a->step->row_tokens[sample->row] : CPU_SAMPLER_NO_EXTRA;
     cpu_sampler_row(a->stream->scratch[worker].sampler, a->stream->device->isa, sample, extra,
-                    a->logits + (size_t)item * a->vocab, out);
+                    cpu_logits_row(a->logits, item),
+                    a->with_maxima ? cpu_logits_maxima(a->logits, item) : NULL, out);
     out->finite &= !seq_failed(a->step, sample->seq);
 }
 
@@ -563,10 +829,9 @@ static void sample_run(struct kern_stream *stream, const void *arguments)
     cpu_pool_run(stream->pool, a.step->base.sample_count, sample_item, &a);
 }
 
-void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_buffer *logits,
-                   uint32_t vocab)
+void cpu_op_sample(struct kern_stream *stream, struct kern_step *step, struct kern_logits *logits)
 {
-    assert(vocab == stream->vocab);
-    struct sample_arguments a = {cpu_step_of(step), logits->region.data, vocab, stream};
+    assert(logits->vocab == stream->vocab);
+    struct sample_arguments a = {cpu_step_of(step), logits, logits->with_maxima, stream};
     cpu_stream_push(stream, sample_run, &a, sizeof a);
 }

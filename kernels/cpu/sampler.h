@@ -1,6 +1,6 @@
 /* Sampling one row of logits. See docs/NUMERICS.md, "Sampling", for the definition.
  *
- *     raw logits ─▶ finite? ─▶ log-probabilities ─▶ bias, penalties ─▶ / temperature ─▶ top_k, top_p, min_p ─▶ draw
+ *     raw logits, maxima ─▶ finite? ─▶ log-probabilities ─▶ bias, penalties ─▶ / temperature ─▶ top_k, top_p, min_p ─▶ draw
  *
  * Owner: one compute thread per struct cpu_sampler. Nothing allocates after creation. */
 #ifndef BATON_KERNELS_CPU_SAMPLER_H
@@ -18,11 +18,19 @@ enum { CPU_SAMPLER_VOCAB_MAX = 1 << 24 }; /* as many weights add up to 2^54 unit
 enum status cpu_sampler_create(uint32_t vocab, struct cpu_sampler **sampler_out);
 void cpu_sampler_destroy(struct cpu_sampler *sampler);
 
-/* Samples one row. logits: [vocab], changed. `extra`: one more generated token after its generated ones, or
- * CPU_SAMPLER_NO_EXTRA. Fills token, finite, logprob, top_*. */
+enum {
+    CPU_SAMPLER_RUN = 64,
+    CPU_SAMPLER_SUM = 256, /* a multiple of it */
+    CPU_SAMPLER_BUCKETS = 1024,
+    CPU_SAMPLER_SPARE = 8
+};
+
+/* Samples one row. logits: [vocab], changed. maxima: NULL, or the greatest of each CPU_SAMPLER_RUN of them, a NaN where one is not
+ * finite; changed. `extra`: one more generated token after its generated ones, or CPU_SAMPLER_NO_EXTRA. Fills token, finite, logprob,
+ * top_*. */
 enum { CPU_SAMPLER_NO_EXTRA = -1 };
 void cpu_sampler_row(struct cpu_sampler *sampler, enum cpu_isa_level isa,
-                     const struct kern_sample *sample, int64_t extra, float *logits,
+                     const struct kern_sample *sample, int64_t extra, float *logits, float *maxima,
                      struct kern_sample_out *out);
 
 /* A candidate as a number: greater is better, (value ascending, id descending). */
@@ -45,8 +53,6 @@ static inline float cpu_sampler_key_value(uint64_t key)
     return mathf_from_bits(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
 }
 
-enum { CPU_SAMPLER_RUN = 64, CPU_SAMPLER_BUCKETS = 1024, CPU_SAMPLER_SPARE = 8 };
-
 /* One look over a row. */
 struct cpu_sampler_look {
     float max, min;
@@ -65,7 +71,9 @@ struct cpu_sampler_scale {
 
 /* A weight in the unit of all sums, 2^-30, to the nearest, ties to even: as an integer, so that a sum has no order. */
 enum { CPU_SAMPLER_UNIT_BITS = 30 };
-#define CPU_SAMPLER_NOTHING (-30.0f) /* the exponential of this and of all below has no unit */
+#define CPU_SAMPLER_NOTHING (-22.0f) /* the exponential of this and of all below has no unit */
+#define CPU_SAMPLER_COOL \
+    (-0.75f) /* that of this and of all below is less than half of 2^30 units */
 
 static inline uint32_t cpu_sampler_units(float weight)
 {
@@ -95,10 +103,12 @@ static inline uint32_t cpu_sampler_bucket(const struct cpu_sampler_scale *scale,
 /* The loops over the vocabulary, per instruction set. */
 struct cpu_sampler_loops {
     void (*look)(const float *x, uint32_t count, struct cpu_sampler_look *look_out);
-    /* sums[j]: the units of those that weigh min_p or more, up to the end of the j-th CPU_SAMPLER_RUN. Returns the whole. */
-    uint64_t (*runs)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                     uint64_t *sums);
-    /* units[count]: each value's, 0 for those that weigh less than min_p. For a few. */
+    /* maxima[j]: the greatest of the j-th CPU_SAMPLER_RUN, a NaN where one of them is not finite. */
+    void (*maxima)(const float *x, uint32_t count, float *maxima);
+    /* sums[j]: `sum` and the units of those that weigh min_p or more, up to the end of the j-th CPU_SAMPLER_SUM. Returns the whole. */
+    uint64_t (*runs)(const float *x, const float *maxima, uint32_t count,
+                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums);
+    /* units[count]: each value's, 0 for those that weigh less than min_p. */
     void (*units)(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
                   uint32_t *units);
     /* places[count]: each value's bucket; of the last one CPU_SAMPLER_BUCKETS - 1 or more. sums[CPU_SAMPLER_BUCKETS]: of each bucket
@@ -110,13 +120,16 @@ struct cpu_sampler_loops {
      * be written. */
     uint32_t (*above)(const float *x, uint32_t count, uint32_t id, float least, float *values,
                       uint32_t *ids);
+    /* The same of the runs whose numbers are given, ascending; x[0] has id 0. Room for all their values. */
+    uint32_t (*gather)(const float *x, uint32_t count, const uint32_t *runs, uint32_t run_count,
+                       float least, float *values, uint32_t *ids);
     /* The keys of buckets `first` to `last`, in order of place in x, which is a key's id; how many. */
     uint32_t (*collect)(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
                         uint32_t last, uint64_t *keys);
     /* The keys of the `wanted` best, best first; returns how many: count may be less. */
     uint32_t (*best)(const float *x, uint32_t count, uint32_t wanted, uint64_t *best);
-    /* sum of exp(x[i] - max): 16 strided partials, then the fixed tree. `look`: over these x */
-    float (*exp_sum)(const float *x, uint32_t count, const struct cpu_sampler_look *look);
+    /* partial[i % 16] += exp(x[i] - max), in order; none is above max. */
+    void (*exp_add)(const float *x, uint32_t count, float max, float partial[16]);
 };
 extern const struct cpu_sampler_loops cpu_sampler_loops_plain, cpu_sampler_loops_avx2,
     cpu_sampler_loops_neon;

@@ -41,6 +41,22 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     sampler_look_from(i, x, count, look_out);
 }
 
+static void maxima(const float *x, uint32_t count, float *maxima_out)
+{
+    uint32_t i = 0;
+    for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
+        __m256 top = _mm256_loadu_ps(x + i), bad = _mm256_mul_ps(top, _mm256_setzero_ps());
+        for (uint32_t j = 8; j < CPU_SAMPLER_RUN; j += 8) {
+            __m256 v = _mm256_loadu_ps(x + i + j);
+            bad = _mm256_fmadd_ps(v, _mm256_setzero_ps(), bad);
+            top = _mm256_max_ps(top, v);
+        }
+        bool finite = !_mm256_movemask_ps(_mm256_cmp_ps(bad, bad, _CMP_UNORD_Q));
+        maxima_out[i / CPU_SAMPLER_RUN] = finite ? highest(top) : __builtin_nanf("");
+    }
+    sampler_maxima_from(i, x, count, maxima_out);
+}
+
 /* mathf8_exp of CHAINS vectors, times 2^bits (even), in turn operation by operation: one chain alone waits for itself. `near`: all are
  * at least CPU_SAMPLER_NEAR and at most 0, so no clamps, and n goes to the exponent of a result that is normal. */
 enum { CHAINS = 4 };
@@ -120,41 +136,79 @@ static inline uint64_t units_across(__m256i sum)
     return (uint64_t)_mm_cvtsi128_si64(two) + (uint64_t)_mm_extract_epi64(two, 1);
 }
 
-/* `limited` (by min_p) is a constant in each copy. Returns how many it has added up. */
+/* A run's units. `limited` (by min_p) and `cool` (eight of them are below 2^32) are constants in each copy. */
+static inline __attribute__((always_inline)) __m256i run_add(const struct scale8 *s, const float *x,
+                                                             bool limited, bool cool, __m256i sum)
+{
+    __m256i run = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 8 * CHAINS) {
+        __m256 weights[CHAINS];
+        exponents_chains(s, x + j, weights);
+        units_chains(weights);
+        for (int c = 0; c < CHAINS; c += 2) { /* two are at most 2^31 */
+            __m256i two = _mm256_add_epi32(units8(s, limited, weights[c]),
+                                           units8(s, limited, weights[c + 1]));
+            if (cool)
+                run = _mm256_add_epi32(run, two);
+            else
+                sum = units_add(sum, two);
+        }
+    }
+    return cool ? units_add(sum, run) : sum;
+}
+
+/* Returns how many it has added up: whole runs. */
 static inline __attribute__((always_inline)) uint32_t
-runs_whole(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool limited,
-           uint64_t *sums, uint64_t *sum_out)
+runs_whole(const float *x, const float *maxima_of, uint32_t count,
+           const struct cpu_sampler_scale *scale, bool limited, uint64_t *sums, uint64_t *sum)
 {
     const struct scale8 s = scale8_of(scale);
-    uint64_t sum = 0;
+    __m256i wide = _mm256_setzero_si256();
     uint32_t i = 0;
     for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
-        __m256i run = _mm256_setzero_si256();
-        for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 8 * CHAINS) {
-            __m256 weights[CHAINS];
-            exponents_chains(&s, x + i + j, weights);
-            units_chains(weights);
-            for (int c = 0; c < CHAINS; c += 2) /* two are at most 2^31 */
-                run = units_add(run, _mm256_add_epi32(units8(&s, limited, weights[c]),
-                                                      units8(&s, limited, weights[c + 1])));
+        float most = cpu_sampler_exponent(scale, maxima_of[i / CPU_SAMPLER_RUN]);
+        if (most <= CPU_SAMPLER_COOL) {
+            if (most > CPU_SAMPLER_NOTHING)
+                wide = run_add(&s, x + i, limited, true, wide);
+        } else {
+            wide = run_add(&s, x + i, limited, false, wide);
         }
-        sum += units_across(run);
-        sums[i / CPU_SAMPLER_RUN] = sum;
+        if ((i + CPU_SAMPLER_RUN) % CPU_SAMPLER_SUM == 0) {
+            *sum += units_across(wide);
+            sums[i / CPU_SAMPLER_SUM] = *sum;
+            wide = _mm256_setzero_si256();
+        }
     }
-    *sum_out = sum;
+    *sum += units_across(wide);
+    if (i % CPU_SAMPLER_SUM)
+        sums[i / CPU_SAMPLER_SUM] = *sum;
     return i;
 }
 
-static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                     uint64_t *sums)
+static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
+                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
 {
-    uint64_t sum;
     uint32_t i;
     if (scale->min_p > 0)
-        i = runs_whole(x, count, scale, true, sums, &sum);
+        i = runs_whole(x, maxima_of, count, scale, true, sums, &sum);
     else
-        i = runs_whole(x, count, scale, false, sums, &sum);
+        i = runs_whole(x, maxima_of, count, scale, false, sums, &sum);
     return sampler_runs_from(i, x, count, scale, sum, sums);
+}
+
+static void units(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                  uint32_t *units_out)
+{
+    const struct scale8 s = scale8_of(scale);
+    uint32_t i = 0;
+    for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
+        __m256 weights[CHAINS];
+        exponents_chains(&s, x + i, weights);
+        units_chains(weights);
+        EACH_CHAIN _mm256_storeu_si256((void *)(units_out + i + 8 * c),
+                                       units8(&s, true, weights[c]));
+    }
+    sampler_units(x + i, count - i, scale, units_out + i);
 }
 
 /* Buckets as the loops fill them: the last one is as many as CHAINS vectors have lanes, because half of a row may lie there, and what
@@ -285,6 +339,38 @@ static uint32_t above(const float *x, uint32_t count, uint32_t id, float least, 
     return have + sampler_above(x + i, count - i, id + i, least, values + have, ids + have);
 }
 
+static uint32_t gather(const float *x, uint32_t count, const uint32_t *runs_of, uint32_t run_count,
+                       float least, float *values, uint32_t *ids)
+{
+    enum { AHEAD = 8, LINE = 16 };
+    const __m256 from = _mm256_set1_ps(least);
+    uint32_t have = 0;
+    for (uint32_t k = 0; k < run_count; k++) {
+        uint32_t begin = runs_of[k] * CPU_SAMPLER_RUN;
+        if (k + AHEAD < run_count)
+            for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += LINE)
+                _mm_prefetch((const char *)(x + runs_of[k + AHEAD] * (size_t)CPU_SAMPLER_RUN + i),
+                             _MM_HINT_T0);
+        if (begin + CPU_SAMPLER_RUN > count) {
+            have +=
+                sampler_above(x + begin, count - begin, begin, least, values + have, ids + have);
+            continue;
+        }
+        const uint32_t had = have;
+        for (uint32_t i = begin; i < begin + CPU_SAMPLER_RUN; i += 8) {
+            __m256 is = _mm256_cmp_ps(_mm256_loadu_ps(x + i), from, _CMP_GE_OQ);
+            uint32_t lanes = (uint32_t)_mm256_movemask_ps(is);
+            __m256i set = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)&lanes_set[lanes]));
+            _mm256_storeu_si256((void *)(ids + have),
+                                _mm256_add_epi32(set, _mm256_set1_epi32((int)i)));
+            have += (uint32_t)__builtin_popcount(lanes);
+        }
+        for (uint32_t j = had; j < have; j++)
+            values[j] = x[ids[j]];
+    }
+    return have;
+}
+
 static uint32_t collect(const float *x, uint32_t count, const uint16_t *places, uint32_t first,
                         uint32_t last, uint64_t *keys)
 {
@@ -341,40 +427,52 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-static inline __attribute__((always_inline)) uint32_t
-exp_sum_whole(const float *x, uint32_t count, float max, bool near, float partial[16])
+/* Adds the exponentials of whole CHAINS; how many. `near` is a constant in each copy; low_out: the least exponent. */
+static inline __attribute__((always_inline)) uint32_t exp_add_whole(const float *x, uint32_t count,
+                                                                    float max, bool near,
+                                                                    float partial[16],
+                                                                    float *low_out)
 {
     const __m256 top = _mm256_set1_ps(max);
-    __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    __m256 sums[2] = {_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8)};
+    __m256 low = _mm256_setzero_ps();
     uint32_t i = 0;
     for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
         __m256 weights[CHAINS];
         EACH_CHAIN weights[c] = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), top);
+        if (near)
+            EACH_CHAIN low = _mm256_min_ps(low, weights[c]);
         exp_chains(weights, near, 0);
         EACH_CHAIN sums[c % 2] = _mm256_add_ps(sums[c % 2], weights[c]);
     }
     _mm256_storeu_ps(partial, sums[0]);
     _mm256_storeu_ps(partial + 8, sums[1]);
+    *low_out = -highest(_mm256_xor_ps(low, _mm256_set1_ps(-0.0f)));
     return i;
 }
 
-static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
+/* As if all were near; again if one was not. */
+static void exp_add(const float *x, uint32_t count, float max, float partial[16])
 {
-    float partial[16];
-    uint32_t i = look->min - look->max >= CPU_SAMPLER_NEAR
-                     ? exp_sum_whole(x, count, look->max, true, partial)
-                     : exp_sum_whole(x, count, look->max, false, partial);
-    sampler_exp_from(i, x, count, look->max, partial);
-    return mathf8_sum16(_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8));
+    float before[16], low;
+    memcpy(before, partial, sizeof before);
+    uint32_t i = exp_add_whole(x, count, max, true, partial, &low);
+    if (low < CPU_SAMPLER_NEAR) {
+        memcpy(partial, before, sizeof before);
+        exp_add_whole(x, count, max, false, partial, &low);
+    }
+    sampler_exp_from(i, x, count, max, partial);
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_avx2 = {
     .look = look,
+    .maxima = maxima,
     .runs = runs,
-    .units = sampler_units,
+    .units = units,
     .buckets = buckets,
     .above = above,
+    .gather = gather,
     .collect = collect,
     .best = best,
-    .exp_sum = exp_sum,
+    .exp_add = exp_add,
 };

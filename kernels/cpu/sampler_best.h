@@ -48,13 +48,27 @@ static inline void sampler_units(const float *x, uint32_t count,
         units[i] = sampler_units_of(scale, x[i]);
 }
 
+static inline void sampler_maxima_from(uint32_t i, const float *x, uint32_t count, float *maxima)
+{
+    for (; i < count; i += CPU_SAMPLER_RUN) {
+        uint32_t end = count - i < CPU_SAMPLER_RUN ? count : i + CPU_SAMPLER_RUN;
+        float most = x[i];
+        bool finite = true;
+        for (uint32_t k = i; k < end; k++) {
+            finite &= mathf_is_finite(x[k]) != 0;
+            most = x[k] > most ? x[k] : most;
+        }
+        maxima[i / CPU_SAMPLER_RUN] = finite ? most : __builtin_nanf("");
+    }
+}
+
 static inline uint64_t sampler_runs_from(uint32_t i, const float *x, uint32_t count,
                                          const struct cpu_sampler_scale *scale, uint64_t sum,
                                          uint64_t *sums)
 {
     for (; i < count; i++) {
         sum += sampler_units_of(scale, x[i]);
-        sums[i / CPU_SAMPLER_RUN] = sum;
+        sums[i / CPU_SAMPLER_SUM] = sum;
     }
     return sum;
 }
@@ -88,6 +102,18 @@ static inline uint32_t sampler_above(const float *x, uint32_t count, uint32_t id
             ids[have] = id + i;
             values[have++] = x[i];
         }
+    return have;
+}
+
+static inline uint32_t sampler_gather(const float *x, uint32_t count, const uint32_t *runs,
+                                      uint32_t run_count, float least, float *values, uint32_t *ids)
+{
+    uint32_t have = 0;
+    for (uint32_t i = 0; i < run_count; i++) {
+        uint32_t begin = runs[i] * CPU_SAMPLER_RUN, rest = count - begin;
+        have += sampler_above(x + begin, rest < CPU_SAMPLER_RUN ? rest : CPU_SAMPLER_RUN, begin,
+                              least, values + have, ids + have);
+    }
     return have;
 }
 

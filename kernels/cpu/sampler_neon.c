@@ -30,15 +30,35 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     sampler_look_from(i, x, count, look_out);
 }
 
-static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                     uint64_t *sums)
+static void maxima(const float *x, uint32_t count, float *maxima_out)
+{
+    uint32_t i = 0;
+    for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
+        float32x4_t top = vld1q_f32(x + i), bad = vdupq_n_f32(0);
+        for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 4) {
+            float32x4_t v = vld1q_f32(x + i + j);
+            bad = vfmaq_f32(bad, v, vdupq_n_f32(0));
+            top = vmaxq_f32(top, v);
+        }
+        maxima_out[i / CPU_SAMPLER_RUN] =
+            vaddvq_f32(bad) == 0.0f ? vmaxvq_f32(top) : __builtin_nanf("");
+    }
+    sampler_maxima_from(i, x, count, maxima_out);
+}
+
+static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
+                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
 {
     const float32x4_t max = vdupq_n_f32(scale->max), inverse = vdupq_n_f32(scale->inverse),
                       least = vdupq_n_f32(scale->min_p),
                       unit = vdupq_n_f32(1 << CPU_SAMPLER_UNIT_BITS);
-    uint64_t sum = 0;
     uint32_t i = 0;
     for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
+        float most = cpu_sampler_exponent(scale, maxima_of[i / CPU_SAMPLER_RUN]);
+        if (most <= CPU_SAMPLER_NOTHING) {
+            sums[i / CPU_SAMPLER_SUM] = sum;
+            continue;
+        }
         uint64x2_t run = vdupq_n_u64(0);
         for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 4) {
             float32x4_t exponent = vmulq_f32(vsubq_f32(vld1q_f32(x + i + j), max), inverse);
@@ -47,7 +67,7 @@ static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_sc
             run = vpadalq_u32(run, vandq_u32(units, vcgeq_f32(weight, least)));
         }
         sum += vaddvq_u64(run);
-        sums[i / CPU_SAMPLER_RUN] = sum;
+        sums[i / CPU_SAMPLER_SUM] = sum;
     }
     return sampler_runs_from(i, x, count, scale, sum, sums);
 }
@@ -74,30 +94,30 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
+static void exp_add(const float *x, uint32_t count, float max, float partial[16])
 {
-    const float32x4_t max = vdupq_n_f32(look->max);
-    float32x4_t sums[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
-    float partial[16];
+    float32x4_t sums[4];
+    for (int j = 0; j < 4; j++)
+        sums[j] = vld1q_f32(partial + 4 * j);
     uint32_t i = 0;
     for (; i + 16 <= count; i += 16)
         for (int j = 0; j < 4; j++)
-            sums[j] = vaddq_f32(sums[j], mathf4_exp(vsubq_f32(vld1q_f32(x + i + 4 * j), max)));
+            sums[j] = vaddq_f32(sums[j],
+                                mathf4_exp(vsubq_f32(vld1q_f32(x + i + 4 * j), vdupq_n_f32(max))));
     for (int j = 0; j < 4; j++)
         vst1q_f32(partial + 4 * j, sums[j]);
-    sampler_exp_from(i, x, count, look->max, partial);
-    for (int j = 0; j < 4; j++)
-        sums[j] = vld1q_f32(partial + 4 * j);
-    return mathf4_sum16(sums);
+    sampler_exp_from(i, x, count, max, partial);
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_neon = {
     .look = look,
+    .maxima = maxima,
     .runs = runs,
     .units = sampler_units,
     .buckets = sampler_buckets,
     .above = sampler_above,
+    .gather = sampler_gather,
     .collect = sampler_collect,
     .best = best,
-    .exp_sum = exp_sum,
+    .exp_add = exp_add,
 };

@@ -8,10 +8,16 @@ static void look(const float *x, uint32_t count, struct cpu_sampler_look *look_o
     sampler_look_from(0, x, count, look_out);
 }
 
-static uint64_t runs(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                     uint64_t *sums)
+static void maxima(const float *x, uint32_t count, float *maxima_out)
 {
-    return sampler_runs_from(0, x, count, scale, 0, sums);
+    sampler_maxima_from(0, x, count, maxima_out);
+}
+
+static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
+                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
+{
+    (void)maxima_of;
+    return sampler_runs_from(0, x, count, scale, sum, sums);
 }
 
 static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *keys)
@@ -22,23 +28,20 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-static float exp_sum(const float *x, uint32_t count, const struct cpu_sampler_look *look)
+static void exp_add(const float *x, uint32_t count, float max, float partial[16])
 {
-    float partial[16] = {0};
-    sampler_exp_from(0, x, count, look->max, partial);
-    for (int half = 8; half >= 1; half /= 2)
-        for (int lane = 0; lane < half; lane++)
-            partial[lane] = partial[lane] + partial[lane + half];
-    return partial[0];
+    sampler_exp_from(0, x, count, max, partial);
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_plain = {
     .look = look,
+    .maxima = maxima,
     .runs = runs,
     .units = sampler_units,
     .buckets = sampler_buckets,
     .above = sampler_above,
+    .gather = sampler_gather,
     .collect = sampler_collect,
     .best = best,
-    .exp_sum = exp_sum,
+    .exp_add = exp_add,
 };

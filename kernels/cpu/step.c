@@ -330,7 +330,6 @@ void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
 
 struct linear_arguments {
     struct cpu_step *step;
-    enum kern_rows rows;
     enum cpu_isa_level isa;
     struct cpu_acts acts;
     uint32_t part_count;
@@ -380,25 +379,31 @@ static void linear_item(void *context, uint32_t item, unsigned worker)
     (void)worker;
     const struct linear_work *work = context;
     size_t begin = work->panels * item / work->items, end = work->panels * (item + 1) / work->items;
-    size_t rows = rows_of(work->arguments->step, work->arguments->rows);
+    size_t rows = work->arguments->step->base.row_count;
     for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
         size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
         linear_panels(work->arguments, (struct cpu_rows){row, last}, begin, end);
     }
 }
 
+/* Into how many items the panels of an operation go. */
+static uint32_t items_of(const struct kern_stream *stream, size_t panels)
+{
+    unsigned threads = cpu_pool_threads(stream->pool);
+    uint32_t items = (uint32_t)(panels + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
+    return threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
+}
+
 static void linear_run(struct kern_stream *stream, const void *arguments)
 {
     struct linear_work work = {.arguments = arguments};
-    if (rows_of(work.arguments->step, work.arguments->rows) == 0)
+    if (work.arguments->step->base.row_count == 0)
         return;
     for (uint32_t i = 0; i < work.arguments->part_count; i++)
         work.panels += cpu_weights_panels(work.arguments->parts[i].weights);
-    unsigned threads = cpu_pool_threads(stream->pool);
-    uint32_t items = (uint32_t)(work.panels + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
-    work.items = threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
+    work.items = items_of(stream, work.panels);
     cpu_pool_run(stream->pool, work.items, linear_item, &work);
-    if (rows_of(work.arguments->step, work.arguments->rows) == 1)
+    if (work.arguments->step->base.row_count == 1)
         cpu_stream_ask(stream);
 }
 
@@ -407,19 +412,17 @@ static bool linear_ask(struct kern_stream *stream, const void *arguments)
 {
     const struct linear_arguments *a = arguments;
     const struct cpu_weights *weights = a->parts[0].weights;
-    if (rows_of(a->step, a->rows) == 1 && cpu_pool_threads(stream->pool) == 1)
+    if (a->step->base.row_count == 1 && cpu_pool_threads(stream->pool) == 1)
         cpu_linear_ask(a->isa, weights, 0, cpu_weights_panels(weights));
     return true;
 }
 
-void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
-                   const struct kern_acts *acts, bool accumulate,
-                   const struct kern_linear_part *parts, uint32_t part_count)
+void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, const struct kern_acts *acts,
+                   bool accumulate, const struct kern_linear_part *parts, uint32_t part_count)
 {
     assert(part_count >= 1 && part_count <= KERN_LINEAR_PARTS);
     struct linear_arguments a = {
         .step = cpu_step_of(step),
-        .rows = rows,
         .isa = stream->device->isa,
         .acts = acts->acts,
         .part_count = part_count,
@@ -430,4 +433,121 @@ void cpu_op_linear(struct kern_stream *stream, struct kern_step *step, enum kern
         a.parts[i].out = parts[i].out->region.data;
     }
     cpu_stream_push_asked(stream, linear_run, linear_ask, &a, sizeof a);
+}
+
+/* --- head --- */
+
+struct head_arguments {
+    struct cpu_step *step;
+    const struct cpu_weights *weights;
+    struct cpu_acts acts;
+    const struct kern_logits *logits;
+    bool with_maxima;
+};
+
+struct head_work {
+    const struct head_arguments *arguments;
+    struct kern_stream *stream;
+    size_t runs;
+    uint32_t items;
+};
+
+/* maxima: [count][rows], of panels, spoilt: the greatest of each CPU_LOGITS_PANELS in a row of its own at runs_out, [rows][ld]. What is
+ * not a number stays so. */
+static void maxima_fold(float *maxima, size_t count, size_t rows, float *runs_out, size_t ld)
+{
+    size_t runs = 0;
+    for (size_t p = 0; p < count; p += CPU_LOGITS_PANELS, runs++) {
+        float *run = maxima + runs * rows;
+        const float *from = maxima + p * rows;
+        memmove(run, from, rows * sizeof *run);
+        for (size_t i = 1; i < CPU_LOGITS_PANELS && p + i < count; i++) {
+            from += rows;
+            for (size_t r = 0; r < rows; r++)
+                run[r] = from[r] > run[r] || from[r] != from[r] ? from[r] : run[r];
+        }
+    }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t run = 0; run < runs; run++)
+            runs_out[r * ld + run] = maxima[run * rows + r];
+}
+
+/* The panels' maxima of a chunk lie row beside row, in the second cache, where a tile's go by one store: each row's own line of them
+ * would be one more that a tile's stores wait for. */
+static void head_panels(const struct head_work *work, struct cpu_rows rows, size_t begin,
+                        size_t end, float *maxima)
+{
+    const struct head_arguments *a = work->arguments;
+    const struct kern_logits *logits = a->logits;
+    size_t count = rows.end - rows.begin, each = CPU_HEAD_MAXIMA / count;
+    each = each / CPU_LOGITS_PANELS * CPU_LOGITS_PANELS;
+    for (size_t p = begin; p < end; p += each) {
+        struct cpu_linear_call call = {
+            .weights = a->weights,
+            .acts = a->acts,
+            .rows = rows,
+            .panel_begin = p,
+            .panel_end = p + each < end ? p + each : end,
+            .out = cpu_logits_row(logits, 0),
+            .ld_out = logits->ld,
+            .maxima = a->with_maxima ? maxima : NULL,
+            .ld_maxima = count,
+        };
+        cpu_linear(work->stream->device->isa, &call);
+        if (a->with_maxima)
+            maxima_fold(maxima, call.panel_end - p, count,
+                        cpu_logits_maxima(logits, rows.begin) + p / CPU_LOGITS_PANELS,
+                        logits->ld_maxima);
+    }
+}
+
+static void head_item(void *context, uint32_t item, unsigned worker)
+{
+    const struct head_work *work = context;
+    size_t begin = work->runs * item / work->items * CPU_LOGITS_PANELS,
+           end = work->runs * (item + 1) / work->items * CPU_LOGITS_PANELS;
+    size_t panels = cpu_weights_panels(work->arguments->weights);
+    size_t rows = work->arguments->step->base.sample_count;
+    end = end < panels ? end : panels;
+    for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
+        size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
+        head_panels(work, (struct cpu_rows){row, last}, begin, end,
+                    work->stream->scratch[worker].maxima);
+    }
+}
+
+static void head_run(struct kern_stream *stream, const void *arguments)
+{
+    const struct head_arguments *a = arguments;
+    struct head_work work = {.arguments = a, .stream = stream};
+    if (a->step->base.sample_count == 0)
+        return;
+    size_t panels = cpu_weights_panels(a->weights);
+    work.runs = (panels + CPU_LOGITS_PANELS - 1) / CPU_LOGITS_PANELS;
+    work.items = items_of(stream, panels);
+    cpu_pool_run(stream->pool, work.items, head_item, &work);
+}
+
+static bool head_ask(struct kern_stream *stream, const void *arguments)
+{
+    const struct head_arguments *a = arguments;
+    if (a->step->base.sample_count == 1 && cpu_pool_threads(stream->pool) == 1)
+        cpu_linear_ask(stream->device->isa, a->weights, 0, cpu_weights_panels(a->weights));
+    return true;
+}
+
+void cpu_op_head(struct kern_stream *stream, struct kern_step *step,
+                 const struct kern_weights *weights, const struct kern_acts *acts,
+                 struct kern_logits *logits)
+{
+    assert(cpu_weights_out_rows(weights->weights) == logits->vocab);
+    assert(step->sample_count <= logits->rows_max);
+    /* rows whose scales differ widely lie elsewhere: then `sample` looks for the maxima itself */
+    logits->with_maxima = cpu_weights_float_rows(weights->weights) == 0;
+    struct head_arguments a = {.step = cpu_step_of(step),
+                               .weights = weights->weights,
+                               .acts = acts->acts,
+                               .logits = logits,
+                               .with_maxima = logits->with_maxima};
+    cpu_stream_push_asked(stream, head_run, head_ask, &a, sizeof a);
 }

@@ -115,6 +115,7 @@ static void stream_free(struct kern_stream *stream)
     if (stream->scratch)
         for (unsigned i = 0; i < stream->device->threads; i++) {
             free(stream->scratch[i].attention);
+            free(stream->scratch[i].maxima);
             cpu_sampler_destroy(stream->scratch[i].sampler);
         }
     free(stream->scratch);
@@ -133,7 +134,8 @@ static enum status compute_init(struct kern_stream *stream)
     for (unsigned i = 0; i < device->threads; i++) {
         size_t floats = cpu_attention_scratch_floats(stream->head_dim);
         stream->scratch[i].attention = aligned_alloc(64, (floats * sizeof(float) + 63) / 64 * 64);
-        if (!stream->scratch[i].attention)
+        stream->scratch[i].maxima = calloc(CPU_HEAD_MAXIMA, sizeof(float));
+        if (!stream->scratch[i].attention || !stream->scratch[i].maxima)
             return STATUS_MEMORY;
         enum status status = cpu_sampler_create(stream->vocab, &stream->scratch[i].sampler);
         if (status != STATUS_OK)

@@ -66,7 +66,7 @@ static double draw(struct cpu_sampler *sampler, const struct way *way, float *lo
         struct kern_sample sample = {.sampling = &how, .generated_count = round * ROWS + r};
         struct kern_sample_out out;
         cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA,
-                        logits + (size_t)r * vocab, &out);
+                        logits + (size_t)r * vocab, NULL, &out);
     }
     return thread_seconds() - begin;
 }

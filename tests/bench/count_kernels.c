@@ -82,7 +82,7 @@ static void run_sample(void *data)
     struct problem *problem = data;
     struct kern_sample_out out;
     cpu_sampler_row(problem->sampler, problem->isa, &problem->sample, CPU_SAMPLER_NO_EXTRA,
-                    problem->logits, &out);
+                    problem->logits, NULL, &out);
 }
 
 static void count_linear(struct problem *problem, const char *name, enum kern_weight_type type,

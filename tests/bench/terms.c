@@ -110,11 +110,13 @@ WRAPPED(cpu_op_norm,
          struct kern_acts *acts),
         (stream, step, rows, x, weight, eps, acts), TERM_NORM)
 WRAPPED(cpu_op_linear,
-        (struct kern_stream * stream, struct kern_step *step, enum kern_rows rows,
-         const struct kern_acts *acts, bool accumulate, const struct kern_linear_part *parts,
-         uint32_t part_count),
-        (stream, step, rows, acts, accumulate, parts, part_count),
-        rows == KERN_ROWS_ALL ? TERM_LINEAR : TERM_HEAD)
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_acts *acts,
+         bool accumulate, const struct kern_linear_part *parts, uint32_t part_count),
+        (stream, step, acts, accumulate, parts, part_count), TERM_LINEAR)
+WRAPPED(cpu_op_head,
+        (struct kern_stream * stream, struct kern_step *step, const struct kern_weights *weights,
+         const struct kern_acts *acts, struct kern_logits *logits),
+        (stream, step, weights, acts, logits), TERM_HEAD)
 WRAPPED(cpu_op_rope_kv,
         (struct kern_stream * stream, struct kern_step *step,
          const struct kern_attention_desc *desc, const struct kern_rope *rope,
@@ -138,6 +140,5 @@ WRAPPED(cpu_op_kv_sums,
          uint32_t run, uint32_t layer_begin, uint32_t layer_end),
         (stream, step, kv, run, layer_begin, layer_end), TERM_KV_SUMS)
 WRAPPED(cpu_op_sample,
-        (struct kern_stream * stream, struct kern_step *step, struct kern_buffer *logits,
-         uint32_t vocab),
-        (stream, step, logits, vocab), TERM_SAMPLE)
+        (struct kern_stream * stream, struct kern_step *step, struct kern_logits *logits),
+        (stream, step, logits), TERM_SAMPLE)

@@ -149,10 +149,10 @@ static void parts_compute(unsigned threads, bool together, uint32_t rows, float 
     ops->upload(stream, in, 0, x, sizeof x);
     ops->acts_from(stream, step, in, acts);
     if (together)
-        ops->linear(stream, step, KERN_ROWS_ALL, acts, false, parts, KERN_LINEAR_PARTS);
+        ops->linear(stream, step, acts, false, parts, KERN_LINEAR_PARTS);
     for (int i = 0; i < KERN_LINEAR_PARTS; i++) {
         if (!together)
-            ops->linear(stream, step, KERN_ROWS_ALL, acts, false, &parts[i], 1);
+            ops->linear(stream, step, acts, false, &parts[i], 1);
         ops->download(stream, parts[i].out, 0, out, part_outs[i] * rows * sizeof(float));
         out += part_outs[i] * rows;
     }

@@ -225,7 +225,7 @@ TEST(golden_bits, sampler)
         struct kern_sample sample = {.sampling = &sampling};
         struct kern_sample_out out;
         memcpy(copy, logits, sizeof copy);
-        cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, CPU_SAMPLER_NO_EXTRA, copy, &out);
+        cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, CPU_SAMPLER_NO_EXTRA, copy, NULL, &out);
         CHECK(out.finite);
         drawn[i].token = (uint32_t)out.token;
         drawn[i].logprob = out.logprob;

@@ -34,9 +34,9 @@ static struct kern_sample_out sample_run(const struct kern_sample *sample, const
     struct kern_sample_out out[2];
     memset(out, 0, sizeof out);
     memcpy(copy, logits, sizeof copy);
-    cpu_sampler_row(sampler, CPU_ISA_PLAIN, sample, CPU_SAMPLER_NO_EXTRA, copy, &out[0]);
+    cpu_sampler_row(sampler, CPU_ISA_PLAIN, sample, CPU_SAMPLER_NO_EXTRA, copy, NULL, &out[0]);
     memcpy(copy, logits, sizeof copy);
-    cpu_sampler_row(sampler, cpu_isa_detect(), sample, CPU_SAMPLER_NO_EXTRA, copy, &out[1]);
+    cpu_sampler_row(sampler, cpu_isa_detect(), sample, CPU_SAMPLER_NO_EXTRA, copy, NULL, &out[1]);
     CHECK(memcmp(&out[0], &out[1], sizeof out[0]) == 0);
     cpu_sampler_destroy(sampler);
     return out[0];
@@ -119,7 +119,8 @@ TEST(sampler, frequencies_follow_probabilities)
             struct kern_sample_out out;
             memcpy(copy, logits, sizeof copy);
             sample.generated_count = n;
-            cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, &out);
+            cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, NULL,
+                            &out);
             CHECK(out.finite);
             int which = 0;
             while (which < 4 && id[which] != (int)out.token)
@@ -178,7 +179,7 @@ TEST(sampler, penalties_and_bias)
         float copy[VOCAB];
         memcpy(copy, logits, sizeof copy);
         how.presence_penalty = 2;
-        cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, 500, copy, &out);
+        cpu_sampler_row(sampler, CPU_ISA_PLAIN, &sample, 500, copy, NULL, &out);
         CHECK_INT(out.token, 12);
     }
     cpu_sampler_destroy(sampler);
@@ -343,17 +344,20 @@ static struct cpu_sampler_scale scale_make(const struct cpu_sampler_look *look, 
 static void scales_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
                            const struct cpu_sampler_scale *scale)
 {
-    enum { RUNS = VOCAB / CPU_SAMPLER_RUN + 1 };
+    enum { RUNS = VOCAB / CPU_SAMPLER_RUN + 1, FROM = 12345 };
     const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain;
     static uint64_t runs[2][RUNS], sums[2][CPU_SAMPLER_BUCKETS], keys[2][VOCAB];
     static uint16_t places[2][VOCAB];
-    size_t run_count = (count + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
+    size_t sum_count = (count + CPU_SAMPLER_SUM - 1) / CPU_SAMPLER_SUM;
+    static float maxima[RUNS];
+    plain->maxima(x, count, maxima);
     static uint32_t units[2][VOCAB];
     plain->units(x, count, scale, units[0]);
     fast->units(x, count, scale, units[1]);
     CHECK(memcmp(units[0], units[1], count * sizeof units[0][0]) == 0);
-    CHECK(plain->runs(x, count, scale, runs[0]) == fast->runs(x, count, scale, runs[1]));
-    CHECK(memcmp(runs[0], runs[1], run_count * sizeof runs[0][0]) == 0);
+    CHECK(plain->runs(x, maxima, count, scale, FROM, runs[0]) ==
+          fast->runs(x, maxima, count, scale, FROM, runs[1]));
+    CHECK(memcmp(runs[0], runs[1], sum_count * sizeof runs[0][0]) == 0);
     for (int ones = 0; ones < 2; ones++) {
         CHECK(plain->buckets(x, count, scale, ones, places[0], sums[0]) ==
               fast->buckets(x, count, scale, ones, places[1], sums[1]));
@@ -384,6 +388,52 @@ static void scales_compare(const struct cpu_sampler_loops *fast, const float *x,
                 expected++;
             }
         CHECK_INT(have, expected);
+        uint32_t picked[RUNS], picked_count = 0; /* every run, and every second one */
+        for (uint32_t k = 0; k * CPU_SAMPLER_RUN < count; k += 1 + i % 2)
+            picked[picked_count++] = k;
+        have = plain->gather(x, count, picked, picked_count, least, values[0], ids[0]);
+        CHECK_INT(fast->gather(x, count, picked, picked_count, least, values[1], ids[1]), have);
+        CHECK(memcmp(ids[0], ids[1], have * sizeof ids[0][0]) == 0);
+        CHECK(memcmp(values[0], values[1], have * sizeof values[0][0]) == 0);
+        for (uint32_t k = 0; k < have; k++)
+            CHECK(values[0][k] == x[ids[0][k]] && values[0][k] >= least);
+        if (i % 2 == 0)
+            CHECK_INT(have, expected);
+    }
+}
+
+/* In one go and in two are the same, too. */
+static void exp_add_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
+                            float max)
+{
+    float sums[3][16];
+    uint32_t half = count / 2 / 16 * 16;
+    for (int i = 0; i < 16; i++)
+        sums[0][i] = sums[1][i] = sums[2][i] = (float)i * 0.25f;
+    cpu_sampler_loops_plain.exp_add(x, count, max, sums[0]);
+    fast->exp_add(x, count, max, sums[1]);
+    fast->exp_add(x, half, max, sums[2]);
+    fast->exp_add(x + half, count - half, max, sums[2]);
+    CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+    CHECK(memcmp(sums[0], sums[2], sizeof sums[0]) == 0);
+}
+
+/* Of each run, by the definition; one value is `wrong`, or none is (UINT32_MAX). */
+static void maxima_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
+                           uint32_t wrong)
+{
+    float maxima[2][VOCAB / CPU_SAMPLER_RUN + 1];
+    cpu_sampler_loops_plain.maxima(x, count, maxima[0]);
+    fast->maxima(x, count, maxima[1]);
+    for (uint32_t i = 0; i < count; i += CPU_SAMPLER_RUN) {
+        float most = x[i];
+        for (uint32_t k = i; k < count && k < i + CPU_SAMPLER_RUN; k++)
+            most = x[k] > most ? x[k] : most;
+        bool bad = wrong / CPU_SAMPLER_RUN == i / CPU_SAMPLER_RUN;
+        for (int j = 0; j < 2; j++) {
+            float got = maxima[j][i / CPU_SAMPLER_RUN];
+            CHECK(bad ? got != got : got == most);
+        }
     }
 }
 
@@ -404,6 +454,7 @@ TEST(sampler, loops_equal_plain)
         fast->look(x, count, &looks[1]);
         CHECK(memcmp(&looks[0], &looks[1], sizeof looks[0]) == 0);
         CHECK(looks[0].finite);
+        maxima_compare(fast, x, count, UINT32_MAX);
         /* buckets for some, for all, for the best alone; with min_p and without */
         static const float temperatures[] = {0.7f, 0.1f, 3}, ranges[] = {20, 1e3f, 0, 1e-4f},
                            limits[] = {0, 1e-3f};
@@ -412,8 +463,7 @@ TEST(sampler, loops_equal_plain)
                 scale_make(&looks[0], temperatures[i / 8], limits[i % 2], ranges[i / 2 % 4]);
             scales_compare(fast, x, count, &scale);
         }
-        float sums[2] = {plain->exp_sum(x, count, &looks[0]), fast->exp_sum(x, count, &looks[0])};
-        CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
+        exp_add_compare(fast, x, count, looks[0].max);
         uint64_t best[2][20];
         uint32_t have = plain->best(x, count, 20, best[0]);
         CHECK_INT(have, count < 20 ? count : 20);
@@ -427,15 +477,15 @@ TEST(sampler, loops_equal_plain)
             plain->look(x, count, &looks[0]);
             fast->look(x, count, &looks[1]);
             CHECK(!looks[0].finite && !looks[1].finite);
+            maxima_compare(fast, x, count, at);
             x[at] = was;
         }
     }
     for (uint32_t i = 0; i < VOCAB; i++) /* exponentials that need clamps */
         x[i] = 200 * noise();
-    struct cpu_sampler_look look[2];
-    plain->look(x, VOCAB, &look[0]);
-    float sums[2] = {plain->exp_sum(x, VOCAB, &look[0]), fast->exp_sum(x, VOCAB, &look[0])};
-    CHECK(memcmp(&sums[0], &sums[1], sizeof sums[0]) == 0);
+    struct cpu_sampler_look look;
+    plain->look(x, VOCAB, &look);
+    exp_add_compare(fast, x, VOCAB, look.max);
 }
 
 /* Whole rows, of as many words as a model has: every way to draw, from flat rows and peaked ones. */
@@ -481,7 +531,7 @@ TEST(sampler, rows_equal_plain)
                 /* levels above have no loops of their own: theirs are these */
                 enum cpu_isa_level level = draw ? CPU_ISA_LEVELS - 1 : cpu_isa_detect();
                 cpu_sampler_row(sampler, fast ? level : CPU_ISA_PLAIN, &sample,
-                                CPU_SAMPLER_NO_EXTRA, copy, &out[fast]);
+                                CPU_SAMPLER_NO_EXTRA, copy, NULL, &out[fast]);
             }
             CHECK_MSG(memcmp(&out[0], &out[1], sizeof out[0]) == 0, "way %zu, draw %u", w, draw);
             if (how.temperature > 1e-20f)
