@@ -422,10 +422,10 @@ INLINE void store_whole(const int R, const struct cpu_linear_call *call,
 static void store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                   size_t rows, float *chain)
 {
-    bool e32 = panel->form == CPU_FORM_E32_PAIR || panel->form == CPU_FORM_E32_SINGLE;
-    if (e32 && panel->whole && rows == TILE_ROWS)
+    bool straight = cpu_form_is_e32(panel->form) && panel->whole && !call->maxima;
+    if (straight && rows == TILE_ROWS)
         store_whole(TILE_ROWS, call, panel, row, chain);
-    else if (e32 && panel->whole && rows == 4)
+    else if (straight && rows == 4)
         store_whole(4, call, panel, row, chain);
     else
         cpu_avx2_store(call, panel, row, rows, (float(*)[CPU_PANEL])chain);

@@ -85,6 +85,53 @@ static void check_same(const float *actual, const float *expected, size_t count,
                   (double)expected[i]);
 }
 
+/* The greatest output of each panel and row, or a NaN where one is not finite: in calls of some rows and some panels. plain: all outputs. */
+static void check_maxima(const struct cpu_linear_ops *ops, const struct problem *p,
+                         const float *plain, const char *name)
+{
+    enum { GAP = 3 };
+    size_t outs = p->options.out_rows, panels = cpu_weights_panels(p->weights), ld = p->rows + GAP,
+           row_step = p->rows / 2 + 1, panel_step = panels / 2 + 1;
+    if (cpu_weights_float_rows(p->weights))
+        return;
+    float *out = floats_of(p->rows * outs, 0.25f);
+    for (size_t begin = 0; begin < panels; begin += panel_step)
+        for (size_t row = 0; row < p->rows; row += row_step) {
+            float *maxima = floats_of(panels * ld, 7.5f);
+            struct cpu_linear_call call = {
+                .weights = p->weights,
+                .acts = p->acts,
+                .rows = {row, row + row_step < p->rows ? row + row_step : p->rows},
+                .panel_begin = begin,
+                .panel_end = begin + panel_step < panels ? begin + panel_step : panels,
+                .out = out,
+                .ld_out = outs,
+                .maxima = maxima,
+                .ld_maxima = ld};
+            ops->linear(&call);
+            for (size_t i = 0; i < panels * ld; i++) {
+                size_t r = row + i % ld, first = (begin + i / ld) * CPU_PANEL;
+                bool written = begin + i / ld < call.panel_end && r < call.rows.end;
+                float expected = written ? plain[r * outs + first] : 7.5f;
+                for (size_t o = first; written && o < outs && o < first + CPU_PANEL; o++) {
+                    float y = plain[r * outs + o];
+                    expected = !mathf_is_finite(y) || y > expected ? y : expected;
+                    if (!mathf_is_finite(expected))
+                        break;
+                }
+                CHECK_MSG(mathf_is_finite(expected) ? maxima[i] == expected
+                                                    : maxima[i] != maxima[i],
+                          "%s, %s: row %zu, panel %zu: %a, expected %a", name,
+                          type_names[p->options.type], r, begin + i / ld, (double)maxima[i],
+                          (double)expected);
+            }
+            free(maxima);
+        }
+    for (size_t i = 0; i < p->rows * outs; i++)
+        CHECK(mathf_bits(out[i]) == mathf_bits(plain[i]) || plain[i] != plain[i]);
+    free(out);
+}
+
 /* Plain against the second reading, then every set against plain, with and without accumulation. Returns outputs compared. */
 static size_t check_shape(struct shape shape, uint64_t seed, bool second_reading)
 {
@@ -114,6 +161,7 @@ static size_t check_shape(struct shape shape, uint64_t seed, bool second_reading
         run_all(isa->ops, &p, true, out);
         check_same(out, added, count, shape.outs, &p, isa->name);
         free(out);
+        check_maxima(isa->ops, &p, plain, isa->name);
         compared += 2 * count;
     }
     free(plain);
@@ -219,6 +267,30 @@ TEST(linear, extremes)
             check_shape((struct shape){(enum kern_weight_type)type, KERN_COMPUTE_INT8, rows, 19,
                                        192, CASES_EXTREME},
                         rows, true);
+}
+
+/* One row is not finite: its neighbours in a tile have their maxima. */
+TEST(linear, maxima_of_what_is_not_finite)
+{
+    for (size_t type = 0; type < KERN_WEIGHT_TYPES; type++)
+        for (int compute = 0; compute < 2; compute++)
+            for (size_t rows = 1; rows <= 40; rows += rows < 9 ? 1 : 15) {
+                struct problem p = problem_make((struct shape){(enum kern_weight_type)type,
+                                                               (enum kern_compute)compute, rows, 72,
+                                                               96, CASES_ORDINARY},
+                                                rows);
+                float *out = floats_of(rows * 72, 0),
+                      *first = compute == KERN_COMPUTE_INT8 ? cpu_acts_da(&p.acts, rows / 2)
+                                                            : cpu_acts_f32_row(&p.acts, rows / 2);
+                *first = rows % 2 ? __builtin_inff() : __builtin_nanf("");
+                run_all(&cpu_linear_ops_plain, &p, false, out);
+                CHECK(!mathf_is_finite(out[rows / 2 * 72]));
+                check_maxima(&cpu_linear_ops_plain, &p, out, "plain");
+                for (const struct cases_isa *isa = cases_isas(); isa->name; isa++)
+                    check_maxima(isa->ops, &p, out, isa->name);
+                free(out);
+                problem_free(&p);
+            }
 }
 
 /* Any split among threads, by panels and by rows, gives the same bits and touches nothing else. */
