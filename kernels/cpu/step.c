@@ -11,11 +11,15 @@
 #include "base/clock.h"
 #include "base/huge.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/share.h"
 
 enum {
     ROWS_PER_ITEM = 8,   /* of the row-wise operations */
     ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone */
     PANELS_PER_ITEM_MIN = 4,
+    ROWS_FEW = 2,      /* of a product: bound by reading */
+    ROWS_MANY = 64,    /* so many that they come from far for every part */
+    HEAD_RUNS_MIN = 4, /* whose kernels make the rows ready for each part */
     LINE_BYTES = 64,
     LINEAR_ROWS =
         192, /* whose activations stay in the second cache while all parts pass over them */
@@ -340,11 +344,13 @@ struct linear_arguments {
     } parts[KERN_LINEAR_PARTS];
 };
 
-/* Items are runs of panels of all parts, one part's after the other's. */
+/* Panels of all parts, one part's after the other's: shared as they go, or, of few rows, whose kernels read several places of what
+ * they get at once, in as many items. */
 struct linear_work {
     const struct linear_arguments *arguments;
     size_t panels;
     uint32_t items;
+    struct cpu_share share;
 };
 
 /* Panels [begin, end), counted from the first part's first, of the rows given. */
@@ -374,16 +380,30 @@ static void linear_panels(const struct linear_arguments *a, struct cpu_rows rows
     }
 }
 
-static void linear_item(void *context, uint32_t item, unsigned worker)
+static void linear_panels_of_all(const struct linear_work *work, size_t begin, size_t end)
 {
-    (void)worker;
-    const struct linear_work *work = context;
-    size_t begin = work->panels * item / work->items, end = work->panels * (item + 1) / work->items;
     size_t rows = work->arguments->step->base.row_count;
     for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
         size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
         linear_panels(work->arguments, (struct cpu_rows){row, last}, begin, end);
     }
+}
+
+static void linear_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)worker;
+    const struct linear_work *work = context;
+    linear_panels_of_all(work, work->panels * item / work->items,
+                         work->panels * (item + 1) / work->items);
+}
+
+static void linear_share_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)item; /* one a worker */
+    struct linear_work *work = context;
+    uint32_t begin, end;
+    while (cpu_share_take(&work->share, worker, &begin, &end))
+        linear_panels_of_all(work, begin, end);
 }
 
 /* Into how many items the panels of an operation go. */
@@ -394,16 +414,39 @@ static uint32_t items_of(const struct kern_stream *stream, size_t panels)
     return threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
 }
 
+static bool is_shared(const struct kern_stream *stream, size_t rows)
+{
+    return cpu_pool_threads(stream->pool) > 1 && rows > ROWS_FEW;
+}
+
+/* Runs `body` once a worker: each takes of `share`, which is of `count` panels or runs of them, `least` at a time. */
+static void share_run(struct kern_stream *stream, struct cpu_share *share, size_t count,
+                      uint32_t least, void (*body)(void *context, uint32_t item, unsigned worker),
+                      void *work)
+{
+    unsigned threads = cpu_pool_threads(stream->pool);
+    cpu_share_init(share, (uint32_t)count, threads, least);
+    cpu_pool_run(stream->pool, threads, body, work);
+}
+
 static void linear_run(struct kern_stream *stream, const void *arguments)
 {
-    struct linear_work work = {.arguments = arguments};
-    if (work.arguments->step->base.row_count == 0)
+    struct linear_work work;
+    work.arguments = arguments;
+    work.panels = 0;
+    size_t rows = work.arguments->step->base.row_count;
+    if (rows == 0)
         return;
     for (uint32_t i = 0; i < work.arguments->part_count; i++)
         work.panels += cpu_weights_panels(work.arguments->parts[i].weights);
+    if (is_shared(stream, rows)) {
+        uint32_t least = rows > ROWS_MANY ? PANELS_PER_ITEM_MIN : PANELS_PER_ITEM_MIN / 2;
+        share_run(stream, &work.share, work.panels, least, linear_share_item, &work);
+        return;
+    }
     work.items = items_of(stream, work.panels);
     cpu_pool_run(stream->pool, work.items, linear_item, &work);
-    if (work.arguments->step->base.row_count == 1)
+    if (rows == 1)
         cpu_stream_ask(stream);
 }
 
@@ -450,6 +493,7 @@ struct head_work {
     struct kern_stream *stream;
     size_t runs;
     uint32_t items;
+    struct cpu_share share; /* of runs */
 };
 
 /* maxima: [count][rows], of panels, spoilt: the greatest of each CPU_LOGITS_PANELS in a row of its own at runs_out, [rows][ld]. What is
@@ -501,14 +545,12 @@ static void head_panels(const struct head_work *work, struct cpu_rows rows, size
     }
 }
 
-static void head_item(void *context, uint32_t item, unsigned worker)
+static void head_runs(const struct head_work *work, size_t begin, size_t end, unsigned worker)
 {
-    const struct head_work *work = context;
-    size_t begin = work->runs * item / work->items * CPU_LOGITS_PANELS,
-           end = work->runs * (item + 1) / work->items * CPU_LOGITS_PANELS;
     size_t panels = cpu_weights_panels(work->arguments->weights);
     size_t rows = work->arguments->step->base.sample_count;
-    end = end < panels ? end : panels;
+    begin *= CPU_LOGITS_PANELS;
+    end = end * CPU_LOGITS_PANELS < panels ? end * CPU_LOGITS_PANELS : panels;
     for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
         size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
         head_panels(work, (struct cpu_rows){row, last}, begin, end,
@@ -516,14 +558,35 @@ static void head_item(void *context, uint32_t item, unsigned worker)
     }
 }
 
+static void head_item(void *context, uint32_t item, unsigned worker)
+{
+    const struct head_work *work = context;
+    head_runs(work, work->runs * item / work->items, work->runs * (item + 1) / work->items, worker);
+}
+
+static void head_share_item(void *context, uint32_t item, unsigned worker)
+{
+    (void)item; /* one a worker */
+    struct head_work *work = context;
+    uint32_t begin, end;
+    while (cpu_share_take(&work->share, worker, &begin, &end))
+        head_runs(work, begin, end, worker);
+}
+
 static void head_run(struct kern_stream *stream, const void *arguments)
 {
     const struct head_arguments *a = arguments;
-    struct head_work work = {.arguments = a, .stream = stream};
-    if (a->step->base.sample_count == 0)
+    struct head_work work;
+    work.arguments = a;
+    work.stream = stream;
+    size_t rows = a->step->base.sample_count, panels = cpu_weights_panels(a->weights);
+    if (rows == 0)
         return;
-    size_t panels = cpu_weights_panels(a->weights);
     work.runs = (panels + CPU_LOGITS_PANELS - 1) / CPU_LOGITS_PANELS;
+    if (is_shared(stream, rows)) {
+        share_run(stream, &work.share, work.runs, HEAD_RUNS_MIN, head_share_item, &work);
+        return;
+    }
     work.items = items_of(stream, panels);
     cpu_pool_run(stream->pool, work.items, head_item, &work);
 }
