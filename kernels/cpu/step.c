@@ -406,12 +406,13 @@ static void linear_share_item(void *context, uint32_t item, unsigned worker)
         linear_panels_of_all(work, begin, end);
 }
 
-/* Into how many items the panels of an operation go. */
+/* Into how many items the panels of an operation go: where each begins, reading begins anew in several places of a matrix, so there
+ * are no more of them than threads. */
 static uint32_t items_of(const struct kern_stream *stream, size_t panels)
 {
     unsigned threads = cpu_pool_threads(stream->pool);
     uint32_t items = (uint32_t)(panels + PANELS_PER_ITEM_MIN - 1) / PANELS_PER_ITEM_MIN;
-    return threads == 1 ? 1 : items < threads * 4 ? items : threads * 4;
+    return items < threads ? items : threads;
 }
 
 static bool is_shared(const struct kern_stream *stream, size_t rows)
@@ -429,16 +430,22 @@ static void share_run(struct kern_stream *stream, struct cpu_share *share, size_
     cpu_pool_run(stream->pool, threads, body, work);
 }
 
+static size_t linear_panels_count(const struct linear_arguments *a)
+{
+    size_t panels = 0;
+    for (uint32_t i = 0; i < a->part_count; i++)
+        panels += cpu_weights_panels(a->parts[i].weights);
+    return panels;
+}
+
 static void linear_run(struct kern_stream *stream, const void *arguments)
 {
     struct linear_work work;
     work.arguments = arguments;
-    work.panels = 0;
+    work.panels = linear_panels_count(arguments);
     size_t rows = work.arguments->step->base.row_count;
     if (rows == 0)
         return;
-    for (uint32_t i = 0; i < work.arguments->part_count; i++)
-        work.panels += cpu_weights_panels(work.arguments->parts[i].weights);
     if (is_shared(stream, rows)) {
         uint32_t least = rows > ROWS_MANY ? PANELS_PER_ITEM_MIN : PANELS_PER_ITEM_MIN / 2;
         share_run(stream, &work.share, work.panels, least, linear_share_item, &work);
@@ -450,13 +457,19 @@ static void linear_run(struct kern_stream *stream, const void *arguments)
         cpu_stream_ask(stream);
 }
 
-/* For one row on one thread; which part of the matrix a thread of several comes to, nobody knows. */
+/* For what this thread will do of a row alone: it comes first, so it begins with the first of the items that share `panels`. */
+static void first_ask(const struct kern_stream *stream, const struct cpu_weights *weights,
+                      size_t panels)
+{
+    size_t own = cpu_weights_panels(weights), item = panels / items_of(stream, panels);
+    cpu_linear_ask(stream->device->isa, weights, 0, item < own ? item : own);
+}
+
 static bool linear_ask(struct kern_stream *stream, const void *arguments)
 {
     const struct linear_arguments *a = arguments;
-    const struct cpu_weights *weights = a->parts[0].weights;
-    if (a->step->base.row_count == 1 && cpu_pool_threads(stream->pool) == 1)
-        cpu_linear_ask(a->isa, weights, 0, cpu_weights_panels(weights));
+    if (a->step->base.row_count == 1)
+        first_ask(stream, a->parts[0].weights, linear_panels_count(a));
     return true;
 }
 
@@ -594,8 +607,8 @@ static void head_run(struct kern_stream *stream, const void *arguments)
 static bool head_ask(struct kern_stream *stream, const void *arguments)
 {
     const struct head_arguments *a = arguments;
-    if (a->step->base.sample_count == 1 && cpu_pool_threads(stream->pool) == 1)
-        cpu_linear_ask(stream->device->isa, a->weights, 0, cpu_weights_panels(a->weights));
+    if (a->step->base.sample_count == 1)
+        first_ask(stream, a->weights, cpu_weights_panels(a->weights));
     return true;
 }
 
