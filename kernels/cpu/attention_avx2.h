@@ -182,26 +182,56 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
     softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
 }
 
-/* As max_block and exp_block_near, of the first `count` scores of a block of which not all are seen, in whole runs; what would be
- * added behind them is 0. */
-static inline __m256 max_some(const float *score, uint32_t count)
-{
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256 best = _mm256_set1_ps(-__builtin_inff());
-    const __m256 minus_infinity = best;
-    for (uint32_t i = 0; i < count; i += LANES) {
-        __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)i), lane);
-        __m256 value = _mm256_blendv_ps(minus_infinity, _mm256_loadu_ps(score + i),
-                                        _mm256_castsi256_ps(valid));
-        best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
-    }
-    return best;
-}
+/* As max_block and exp_block_near, of the first `count` scores of a block of which not all are seen. A block's half is seen whole, or
+ * in part, or not at all, and then its exponentials are not written; what would be added behind the last position seen is 0. */
+enum { HALF = ATTENTION_BLOCK / 2 };
 
 ALWAYS_INLINE __m256 valid_lanes(uint32_t count, uint32_t at)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)at), lane));
+}
+
+ALWAYS_INLINE __m256 max_half(bool whole, const float *score, uint32_t count, __m256 best)
+{
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < HALF; i += LANES) {
+        __m256 value = _mm256_loadu_ps(score + i);
+        if (!whole)
+            value =
+                _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), value, valid_lanes(count, i));
+        best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
+    }
+    return best;
+}
+
+static inline __m256 max_some(const float *score, uint32_t count)
+{
+    const __m256 none = _mm256_set1_ps(-__builtin_inff());
+    if (count <= HALF)
+        return max_half(false, score, count, none);
+    return max_half(false, score + HALF, count - HALF, max_half(true, score, HALF, none));
+}
+
+ALWAYS_INLINE void exp_half_near(bool whole, const float *score, uint32_t count, float max,
+                                 float *e, __m256 sum[2], __m256i *far)
+{
+    __m256 x[NEAR];
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < NEAR; v++) {
+        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
+        if (!whole)
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
+        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
+    }
+    mathf8_exp4_near(x);
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < NEAR; v++) {
+        if (!whole)
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
+        _mm256_storeu_ps(e + v * LANES, x[v]);
+        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+    }
 }
 
 static inline bool exp_some_near(const float *score, uint32_t count, float max, float *e,
@@ -210,21 +240,11 @@ static inline bool exp_some_near(const float *score, uint32_t count, float max, 
     const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
     __m256i far = limit;
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (uint32_t i = 0; i < count; i += NEAR * LANES) {
-        __m256 x[NEAR];
-#pragma GCC unroll 4
-        for (uint32_t v = 0; v < NEAR; v++) {
-            x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + i + v * LANES));
-            x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));
-            far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
-        }
-        mathf8_exp4_near(x);
-#pragma GCC unroll 4
-        for (uint32_t v = 0; v < NEAR; v++) {
-            x[v] = _mm256_and_ps(x[v], valid_lanes(count, i + v * LANES));
-            _mm256_storeu_ps(e + i + v * LANES, x[v]);
-            sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
-        }
+    if (count <= HALF) {
+        exp_half_near(false, score, count, max, e, sum, &far);
+    } else {
+        exp_half_near(true, score, HALF, max, e, sum, &far);
+        exp_half_near(false, score + HALF, count - HALF, max, e + HALF, sum, &far);
     }
     *sum_out = _mm256_add_ps(sum[0], sum[1]);
     return _mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) == -1;
