@@ -20,8 +20,7 @@ enum {
     BATCH =
         24, /* whole tiles; what lies between their phases fits the first cache beside K, or V */
 };
-_Static_assert(BATCH % STATES == 0 && BATCH % CHUNK == 0,
-               "weights are made CHUNK states at a time");
+_Static_assert(BATCH % STATES == 0 && BATCH % LANES == 0, "whole tiles, and factors in lanes");
 
 /* A block in 16 bits; what takes 16 lanes lies together, a pair after the other. */
 struct wide {
@@ -197,79 +196,67 @@ static __attribute__((noinline)) void outputs(uint32_t n, const struct wide *wid
 
 /* --- weights --- */
 
-/* The largest bits of four vectors of eight. */
-ALWAYS_INLINE __m128i top_lanes(const __m256i top[CHUNK])
+/* e * V's scale, 0 from `count` on; e is gone then. The largest bits of each lane. */
+ALWAYS_INLINE __m256i weights_scale(const float *scale, uint32_t run_count, uint32_t count,
+                                    float *e)
 {
-    __m128i four[CHUNK];
-    for (int s = 0; s < CHUNK; s++)
-        four[s] =
-            _mm_max_epu32(_mm256_castsi256_si128(top[s]), _mm256_extracti128_si256(top[s], 1));
-    __m128i low =
-        _mm_max_epu32(_mm_unpacklo_epi32(four[0], four[1]), _mm_unpackhi_epi32(four[0], four[1]));
-    __m128i high =
-        _mm_max_epu32(_mm_unpacklo_epi32(four[2], four[3]), _mm_unpackhi_epi32(four[2], four[3]));
-    return _mm_max_epu32(_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high));
-}
-
-/* kv_int8_factor of four. */
-ALWAYS_INLINE __m128 factors_of(__m128i top, __m128 *inverse_out)
-{
-    const __m128 most = _mm_set1_ps((float)KV_INT8_FACTOR_MAX);
-    __m128 amax = _mm_castsi128_ps(top);
-    __m128i finite = _mm_cmpgt_epi32(_mm_set1_epi32(0x7f800000), top);
-    __m128 some = _mm_cmp_ps(amax, _mm_set1_ps(KV_INT8_AMAX_MIN), _CMP_GE_OQ);
-    *inverse_out = _mm_and_ps(_mm_div_ps(most, amax), _mm_and_ps(some, _mm_castsi128_ps(finite)));
-    __m128 factor = _mm_and_ps(_mm_div_ps(amax, most), some);
-    return _mm_blendv_ps(_mm_set1_ps(__builtin_nanf("")), factor, _mm_castsi128_ps(finite));
-}
-
-/* e * V's scale of four states, 0 from counts[s] on; e is gone then. Of `whole` blocks all states see all. */
-ALWAYS_INLINE __m128i weights_scale(bool whole, const float *scale, uint32_t run_count,
-                                    const uint32_t *counts, float *e)
-{
-    __m256i top[CHUNK];
+    __m256i top[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    bool whole = count == ATTENTION_BLOCK;
 #pragma GCC unroll 4
-    for (int s = 0; s < CHUNK; s++)
-        top[s] = _mm256_setzero_si256();
-    for (uint32_t j = 0; j < run_count * RUN; j += LANES) {
-        __m256 factor = _mm256_loadu_ps(scale + j);
-#pragma GCC unroll 4
-        for (int s = 0; s < CHUNK; s++) {
-            float *at = e + s * ATTENTION_BLOCK + j;
-            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(at), factor);
+    for (uint32_t j = 0; j < run_count * RUN; j += RUN)
+#pragma GCC unroll 2
+        for (uint32_t n = 0; n < 2; n++) {
+            float *at = e + j + n * LANES;
+            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_loadu_ps(scale + j + n * LANES));
             if (!whole)
-                w = _mm256_and_ps(w, valid_lanes(counts[s], j));
-            top[s] = _mm256_max_epu32(top[s], magnitude(w));
+                w = _mm256_and_ps(w, valid_lanes(count, j + n * LANES));
+            top[n] = _mm256_max_epu32(top[n], magnitude(w));
             _mm256_storeu_ps(at, w);
         }
-    }
-    return top_lanes(top);
+    return _mm256_max_epu32(top[0], top[1]);
 }
 
-/* Four states' weights as words, and their factors. Where a weight is not finite the words are anything, and the factor is NaN. */
-static __attribute__((noinline)) void weights_make(const struct wide *wide, uint32_t run_count,
-                                                   uint32_t i, struct batch *batch)
+/* kv_int8_factor of eight. */
+ALWAYS_INLINE __m256 factors_of(__m256i top, float *inverse_out)
 {
-    float *e = batch->e + i * ATTENTION_BLOCK, inverse[CHUNK];
-    int16_t *words = batch->weights + i * ATTENTION_BLOCK;
-    __m128i top;
-    if (batch->counts[i] == ATTENTION_BLOCK)
-        top = weights_scale(true, wide->v_scale, RUNS, NULL, e);
-    else
-        top = weights_scale(false, wide->v_scale, run_count, batch->counts + i, e);
-    __m128 inverses;
-    _mm_storeu_ps(batch->factor + i, factors_of(top, &inverses));
-    _mm_storeu_ps(inverse, inverses);
-    for (uint32_t r = 0; r < run_count; r++)
-#pragma GCC unroll 4
-        for (int s = 0; s < CHUNK; s++) {
-            const float *from = e + s * ATTENTION_BLOCK + r * RUN;
-            __m256 by = _mm256_broadcast_ss(&inverse[s]);
+    const __m256 most = _mm256_set1_ps((float)KV_INT8_FACTOR_MAX);
+    __m256 amax = _mm256_castsi256_ps(top);
+    __m256 finite = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), top));
+    __m256 some = _mm256_cmp_ps(amax, _mm256_set1_ps(KV_INT8_AMAX_MIN), _CMP_GE_OQ);
+    _mm256_storeu_ps(inverse_out,
+                     _mm256_and_ps(_mm256_div_ps(most, amax), _mm256_and_ps(some, finite)));
+    return _mm256_blendv_ps(_mm256_set1_ps(__builtin_nanf("")),
+                            _mm256_and_ps(_mm256_div_ps(amax, most), some), finite);
+}
+
+/* The batch's n weights as words, and their factors. Where a weight is not finite the words are anything, and the factor is NaN. All
+ * states take a step before the next one. */
+static __attribute__((noinline)) void weights_make(const struct wide *wide, uint32_t run_count,
+                                                   uint32_t n, struct batch *batch)
+{
+    __m256i top[BATCH];
+    float inverse[BATCH];
+    for (uint32_t i = 0; i < n; i++) {
+        float *e = batch->e + i * ATTENTION_BLOCK;
+        if (batch->counts[i] == ATTENTION_BLOCK)
+            top[i] = weights_scale(wide->v_scale, RUNS, ATTENTION_BLOCK, e);
+        else
+            top[i] = weights_scale(wide->v_scale, run_count, batch->counts[i], e);
+    }
+    for (uint32_t i = n; i % LANES != 0; i++)
+        top[i] = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < n; i += LANES)
+        _mm256_storeu_ps(batch->factor + i, factors_of(mathf8_top_lanes(top + i), inverse + i));
+    for (uint32_t i = 0; i < n; i++) {
+        const float *from = batch->e + i * ATTENTION_BLOCK;
+        int16_t *words = batch->weights + i * ATTENTION_BLOCK;
+        __m256 by = _mm256_broadcast_ss(&inverse[i]);
+        for (uint32_t r = 0; r < run_count; r++, from += RUN, words += RUN) {
             __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from), by));
             __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(from + LANES), by));
-            _mm256_storeu_si256((void *)(words + s * ATTENTION_BLOCK + r * RUN),
-                                _mm256_packs_epi32(low, high));
+            _mm256_storeu_si256((void *)words, _mm256_packs_epi32(low, high));
         }
+    }
 }
 
 /* --- a tile --- */
@@ -330,8 +317,7 @@ static void block_rows(const struct cpu_attention_tile *tile, const struct state
         softmax_states(n, first, batch.score, batch.counts, batch.e, results.max + state,
                        results.sum + state, batch.keep, batch.add);
         uint32_t run_count = runs_of(batch.counts[BATCH - 1]);
-        for (uint32_t i = 0; i < n; i += CHUNK)
-            weights_make(wide, run_count, i, &batch);
+        weights_make(wide, run_count, n, &batch);
         for (uint32_t i = 0; i < n; i += STATES)
             outputs(n - i < STATES ? n - i : STATES, wide, dim,
                     runs_of(batch.counts[i + STATES - 1]), &batch, i, first,

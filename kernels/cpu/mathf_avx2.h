@@ -107,4 +107,22 @@ static inline float mathf8_sum16(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
 }
 
+/* The largest of each of eight vectors, unsigned, as lanes: of magnitudes of floats, whose bits order as they do. */
+static inline __m256i mathf8_top_lanes(const __m256i x[8])
+{
+    __m256i four[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        const __m256i *at = x + i * 4;
+        __m256i low = _mm256_max_epu32(_mm256_unpacklo_epi32(at[0], at[1]),
+                                       _mm256_unpackhi_epi32(at[0], at[1]));
+        __m256i high = _mm256_max_epu32(_mm256_unpacklo_epi32(at[2], at[3]),
+                                        _mm256_unpackhi_epi32(at[2], at[3]));
+        four[i] =
+            _mm256_max_epu32(_mm256_unpacklo_epi64(low, high), _mm256_unpackhi_epi64(low, high));
+    }
+    return _mm256_max_epu32(_mm256_permute2x128_si256(four[0], four[1], 0x20),
+                            _mm256_permute2x128_si256(four[0], four[1], 0x31));
+}
+
 #endif

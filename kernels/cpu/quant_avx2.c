@@ -60,24 +60,7 @@ static inline bool put_block(const __m256 y[4], size_t block, const struct cpu_a
 /* Blocks that are quantised together: their scales and sums, long chains, are lanes of a vector. */
 enum { GROUP = 8, GROUP_VALUES = GROUP * KERN_BLOCK };
 
-/* The largest of each of eight vectors, as lanes; and the sum of each. */
-static inline __m256i top_lanes(const __m256i x[GROUP])
-{
-    __m256i four[2];
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        const __m256i *at = x + i * 4;
-        __m256i low = _mm256_max_epi32(_mm256_unpacklo_epi32(at[0], at[1]),
-                                       _mm256_unpackhi_epi32(at[0], at[1]));
-        __m256i high = _mm256_max_epi32(_mm256_unpacklo_epi32(at[2], at[3]),
-                                        _mm256_unpackhi_epi32(at[2], at[3]));
-        four[i] =
-            _mm256_max_epi32(_mm256_unpacklo_epi64(low, high), _mm256_unpackhi_epi64(low, high));
-    }
-    return _mm256_max_epi32(_mm256_permute2x128_si256(four[0], four[1], 0x20),
-                            _mm256_permute2x128_si256(four[0], four[1], 0x31));
-}
-
+/* The sum of each of eight vectors, as lanes. */
 static inline __m256i sum_lanes(const __m256i x[GROUP])
 {
     __m256i four[2];
@@ -105,7 +88,7 @@ static inline bool put_group(const float *y, size_t block, const struct cpu_act_
             top[b] = _mm256_max_epi32(
                 top[b], _mm256_and_si256(_mm256_loadu_si256((const void *)(from + i * 8)), mask));
     }
-    __m256i bits = top_lanes(top);
+    __m256i bits = mathf8_top_lanes(top);
     if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), bits)) != -1)
         return false;
     __m256 amax = _mm256_castsi256_ps(bits);
