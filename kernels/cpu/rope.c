@@ -16,7 +16,13 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/mathf.h"
 
-enum { ROWS_PER_ITEM = 16 };
+enum {
+    ROWS_PER_ITEM = 16,
+    ROWS_PER_ITEM_FEW =
+        4, /* up to ROWS_FEW rows: of several sequences, most likely, so that no two share a line of a page */
+    ROWS_FEW = 64,
+    ROWS_ALONE_MAX = 8,
+};
 
 enum status cpu_rope_create(struct kern_device *device, const struct kern_rope_desc *desc,
                             struct kern_rope **rope_out)
@@ -72,13 +78,18 @@ static void row_fetch(const float *row, size_t floats)
         __builtin_prefetch(row + i);
 }
 
+static uint32_t rows_per_item(uint32_t rows)
+{
+    return rows <= ROWS_FEW ? ROWS_PER_ITEM_FEW : ROWS_PER_ITEM;
+}
+
 static void rope_kv_item(void *context, uint32_t item, unsigned worker)
 {
     (void)worker;
     const struct rope_arguments *a = context;
     const struct kern_step *step = &a->step->base;
     const struct kern_kv_desc *kv = &a->kv->desc;
-    uint32_t begin = item * ROWS_PER_ITEM, end = begin + ROWS_PER_ITEM;
+    uint32_t each = rows_per_item(step->row_count), begin = item * each, end = begin + each;
     end = end < step->row_count ? end : step->row_count;
     size_t pairs = a->rope->rope_dims / 2;
     for (uint32_t r = begin; r < end; r++) {
@@ -119,9 +130,9 @@ static void rope_kv_item(void *context, uint32_t item, unsigned worker)
 static void rope_kv_run(struct kern_stream *stream, const void *arguments)
 {
     const struct rope_arguments *a = arguments;
-    uint32_t rows = a->step->base.row_count;
-    cpu_pool_run(rows <= ROWS_PER_ITEM ? NULL : stream->pool,
-                 (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, rope_kv_item, (void *)a);
+    uint32_t rows = a->step->base.row_count, each = rows_per_item(rows);
+    cpu_pool_run(rows <= ROWS_ALONE_MAX ? NULL : stream->pool, (rows + each - 1) / each,
+                 rope_kv_item, (void *)a);
 }
 
 void cpu_op_rope_kv(struct kern_stream *stream, struct kern_step *step,

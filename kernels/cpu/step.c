@@ -14,8 +14,10 @@
 #include "kernels/cpu/share.h"
 
 enum {
-    ROWS_PER_ITEM = 8,   /* of the row-wise operations */
-    ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone */
+    ROWS_PER_ITEM = 8, /* of the row-wise operations */
+    ROWS_PER_ITEM_FEW = 4,
+    ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone, */
+    ROWS_ALONE_LONG = 8, /* up to this many where a row takes a microsecond */
     PANELS_PER_ITEM_MIN = 4,
     ROWS_FEW = 2,      /* of a product: bound by reading */
     ROWS_MANY = 64,    /* so many that they come from far for every part */
@@ -186,19 +188,24 @@ static uint32_t rows_of(const struct cpu_step *step, enum kern_rows rows)
     return rows == KERN_ROWS_ALL ? step->base.row_count : step->base.sample_count;
 }
 
-/* Runs `body` over items of ROWS_PER_ITEM rows, alone when there are few. */
-static void rows_run(struct kern_stream *stream, const struct rows_arguments *a,
+/* Rows of an item: few while there are few, since the two who share them are seldom equally fast. */
+static uint32_t rows_per_item(uint32_t rows)
+{
+    return rows <= ROWS_MANY ? ROWS_PER_ITEM_FEW : ROWS_PER_ITEM;
+}
+
+/* Runs `body` over items of rows, alone when there are no more than `alone`. */
+static void rows_run(struct kern_stream *stream, const struct rows_arguments *a, uint32_t alone,
                      void (*body)(void *context, uint32_t item, unsigned worker))
 {
-    uint32_t rows = rows_of(a->step, a->rows);
-    uint32_t items = (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-    cpu_pool_run(rows <= ROWS_ALONE_MAX ? NULL : stream->pool, items, body, (void *)a);
+    uint32_t rows = rows_of(a->step, a->rows), each = rows_per_item(rows);
+    cpu_pool_run(rows <= alone ? NULL : stream->pool, (rows + each - 1) / each, body, (void *)a);
 }
 
 static struct cpu_rows item_rows(const struct rows_arguments *a, uint32_t item)
 {
-    size_t rows = rows_of(a->step, a->rows), begin = (size_t)item * ROWS_PER_ITEM;
-    return (struct cpu_rows){begin, begin + ROWS_PER_ITEM < rows ? begin + ROWS_PER_ITEM : rows};
+    uint32_t rows = rows_of(a->step, a->rows), each = rows_per_item(rows), begin = item * each;
+    return (struct cpu_rows){begin, begin + each < rows ? begin + each : rows};
 }
 
 static void embed_item(void *context, uint32_t item, unsigned worker)
@@ -219,7 +226,7 @@ static void embed_item(void *context, uint32_t item, unsigned worker)
 
 static void embed_run(struct kern_stream *stream, const void *arguments)
 {
-    rows_run(stream, arguments, embed_item);
+    rows_run(stream, arguments, ROWS_ALONE_MAX, embed_item);
 }
 
 void cpu_op_embed(struct kern_stream *stream, struct kern_step *step,
@@ -264,7 +271,7 @@ static bool norm_ask(struct kern_stream *stream, const void *arguments)
 
 static void norm_run(struct kern_stream *stream, const void *arguments)
 {
-    rows_run(stream, arguments, norm_item);
+    rows_run(stream, arguments, ROWS_ALONE_MAX, norm_item);
 }
 
 void cpu_op_norm(struct kern_stream *stream, struct kern_step *step, enum kern_rows rows,
@@ -290,7 +297,7 @@ static void acts_from_item(void *context, uint32_t item, unsigned worker)
 
 static void acts_from_run(struct kern_stream *stream, const void *arguments)
 {
-    rows_run(stream, arguments, acts_from_item);
+    rows_run(stream, arguments, ROWS_ALONE_MAX, acts_from_item);
 }
 
 void cpu_op_acts_from(struct kern_stream *stream, struct kern_step *step,
@@ -314,7 +321,7 @@ static void silu_mul_item(void *context, uint32_t item, unsigned worker)
 
 static void silu_mul_run(struct kern_stream *stream, const void *arguments)
 {
-    rows_run(stream, arguments, silu_mul_item);
+    rows_run(stream, arguments, ROWS_ALONE_LONG, silu_mul_item);
 }
 
 void cpu_op_silu_mul(struct kern_stream *stream, struct kern_step *step,
