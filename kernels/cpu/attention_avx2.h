@@ -126,22 +126,40 @@ ALWAYS_INLINE __m256 max_block(const float *score, uint32_t count)
     return best;
 }
 
+/* n of four floats (constant after inlining), and 0: through no memory, which would wait for what was written in other pieces. */
+ALWAYS_INLINE __m128 few_load(uint32_t n, const float *at)
+{
+    __m128 zero = _mm_setzero_ps();
+    if (n == 4)
+        return _mm_loadu_ps(at);
+    if (n == 3)
+        return _mm_movelh_ps(_mm_loadl_pi(zero, (const void *)at), _mm_load_ss(at + 2));
+    return n == 2 ? _mm_loadl_pi(zero, (const void *)at) : _mm_load_ss(at);
+}
+
+ALWAYS_INLINE void few_store(uint32_t n, float *at, __m128 x)
+{
+    if (n == 4)
+        _mm_storeu_ps(at, x);
+    else if (n == 1)
+        _mm_store_ss(at, x);
+    else
+        _mm_storel_pi((void *)at, x);
+    if (n == 3)
+        _mm_store_ss(at + 2, _mm_movehl_ps(x, x));
+}
+
 /* Maxima and sums of up to four states join those they have so far; the factors of the outputs so far, and of this block's. */
 ALWAYS_INLINE void softmax_join(uint32_t n, __m128 max, __m128 sum, float *running_max,
                                 float *running_sum, float *keep, float *add)
 {
-    float so_far[2][CHUNK] = {{0}}, next[2][CHUNK];
-    memcpy(so_far[0], running_max, n * sizeof **so_far);
-    memcpy(so_far[1], running_sum, n * sizeof **so_far);
-    __m128 old_max = _mm_loadu_ps(so_far[0]);
+    __m128 old_max = few_load(n, running_max), old_sum = few_load(n, running_sum);
     __m128 new_max = _mm_max_ps(max, old_max); /* the second where one is NaN */
     __m256 factor =
         mathf8_exp(_mm256_set_m128(_mm_sub_ps(max, new_max), _mm_sub_ps(old_max, new_max)));
     __m128 kept = _mm256_castps256_ps128(factor), added = _mm256_extractf128_ps(factor, 1);
-    _mm_storeu_ps(next[0], new_max);
-    _mm_storeu_ps(next[1], _mm_fmadd_ps(_mm_loadu_ps(so_far[1]), kept, _mm_mul_ps(sum, added)));
-    memcpy(running_max, next[0], n * sizeof **next);
-    memcpy(running_sum, next[1], n * sizeof **next);
+    few_store(n, running_max, new_max);
+    few_store(n, running_sum, _mm_fmadd_ps(old_sum, kept, _mm_mul_ps(sum, added)));
     _mm_storeu_ps(keep, kept);
     _mm_storeu_ps(add, added);
 }

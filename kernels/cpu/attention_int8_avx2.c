@@ -14,7 +14,7 @@ struct fetch {
     size_t step;
 };
 
-/* Where they come from: of a row that takes all KV heads along, streams_find's; else the next block of the head. */
+/* Where they come from: of a row that takes all KV heads along, lines_next's or streams_find's; else the next block of the head. */
 struct lines {
     const uint8_t *at[STREAMS]; /* NULL: the next block's */
     const struct run *ahead;
@@ -78,13 +78,77 @@ ALWAYS_INLINE void pairs_step(int nq, int nv, const int8_t *b, const int16_t *a,
     }
 }
 
+/* Eight steps of three heads and two registers as one piece: a sum takes a product when the next step's is under way, so that it
+ * does not wait in the schedulers. gcc 12 keeps neither that order nor all sixteen registers. */
+#define EIGHT_FACTORS(x)                                      \
+    "vpbroadcastd 4*" x "(%[a]), %%ymm6\n\tvpbroadcastd 4*" x \
+    "(%[a],%[t]), %%ymm7\n\tvpbroadcastd 4*" x "(%[a],%[t],2), %%ymm8\n\t"
+#define EIGHT_WIDEN(at) "vpmovsxbw " at ", %%ymm9\n\t"
+#define EIGHT_PRODUCT(f, p) "vpmaddwd %%ymm9, %%ymm" f ", %%ymm" p "\n\t"
+#define EIGHT_SUM(p, s) "vpaddd %%ymm" p ", %[" s "], %[" s "]\n\t"
+#define EIGHT_FIRST(x, at)                                                 \
+    EIGHT_FACTORS(x)                                                       \
+    EIGHT_WIDEN(at)                                                        \
+    EIGHT_PRODUCT("6", "10")                                               \
+    EIGHT_PRODUCT("7", "11")                                               \
+    EIGHT_PRODUCT("8", "12")                                               \
+    EIGHT_WIDEN("16" at) EIGHT_PRODUCT("6", "13") EIGHT_PRODUCT("7", "14") \
+        EIGHT_PRODUCT("8", "15")
+#define EIGHT_STEP(x, at)                                                                         \
+    EIGHT_FACTORS(x)                                                                              \
+    EIGHT_WIDEN(at)                                                                               \
+    EIGHT_SUM("10", "s00")                                                                        \
+    EIGHT_PRODUCT("6", "10")                                                                      \
+    EIGHT_SUM("11", "s10")                                                                        \
+    EIGHT_PRODUCT("7", "11") EIGHT_SUM("12", "s20") EIGHT_PRODUCT("8", "12") EIGHT_WIDEN("16" at) \
+        EIGHT_SUM("13", "s01") EIGHT_PRODUCT("6", "13") EIGHT_SUM("14", "s11")                    \
+            EIGHT_PRODUCT("7", "14") EIGHT_SUM("15", "s21") EIGHT_PRODUCT("8", "15")
+#define EIGHT_LAST         \
+    EIGHT_SUM("10", "s00") \
+    EIGHT_SUM("11", "s10") \
+    EIGHT_SUM("12", "s20") EIGHT_SUM("13", "s01") EIGHT_SUM("14", "s11") EIGHT_SUM("15", "s21")
+ALWAYS_INLINE void pairs_eight(const int8_t *b, size_t stride, const int16_t *a, size_t a_stride,
+                               const struct fetch *fetch, __m256i sum[4][2])
+{
+    __asm__ volatile(
+        /* clang-format off */
+        "prefetcht0 (%[f])\n\t"
+        EIGHT_FIRST("0", "(%[b])")
+        EIGHT_STEP("1", "(%[b],%[s])")
+        "prefetcht0 (%[g])\n\t"
+        EIGHT_STEP("2", "(%[b],%[s],2)")
+        EIGHT_STEP("3", "(%[b],%[u])")
+        "lea (%[b],%[s],4), %[b]\n\t"
+        "prefetcht0 (%[f],%[d])\n\t"
+        EIGHT_STEP("4", "(%[b])")
+        EIGHT_STEP("5", "(%[b],%[s])")
+        "prefetcht0 (%[g],%[d])\n\t"
+        EIGHT_STEP("6", "(%[b],%[s],2)")
+        EIGHT_STEP("7", "(%[b],%[u])")
+        EIGHT_LAST
+        /* clang-format on */
+        : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s10] "+x"(sum[1][0]),
+          [s11] "+x"(sum[1][1]), [s20] "+x"(sum[2][0]), [s21] "+x"(sum[2][1]), [b] "+&r"(b)
+        : [s] "r"(stride), [u] "r"(3 * stride), [a] "r"(a), [t] "r"(2 * a_stride),
+          [f] "r"(fetch->at[0]), [g] "r"(fetch->at[1]), [d] "r"(fetch->step)
+        : "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",
+          "memory");
+}
+
 /* The same over `rows` rows (a multiple of 4), `stride` bytes apart, with fetches spread over them. */
 ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uint32_t rows,
                              const int16_t *a, size_t a_stride, struct fetch fetch,
                              __m256i sum[4][2])
 {
+    uint32_t i = 0;
+    if (nq == 3 && nv == 2)
+        for (; i + 8 <= rows; i += 8, b += 8 * stride, a += 16) {
+            pairs_eight(b, stride, a, a_stride, &fetch, sum);
+            fetch.at[0] += 2 * fetch.step;
+            fetch.at[1] += 2 * fetch.step;
+        }
 #pragma GCC unroll 1
-    for (uint32_t i = 0; i < rows; i += 4) {
+    for (; i < rows; i += 4) {
         line_fetch(fetch.at[0]);
         pairs_step(nq, nv, b, a, a_stride, sum);
         pairs_step(nq, nv, b + stride, a + 2, a_stride, sum);
@@ -186,6 +250,113 @@ ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, 
     }
 }
 
+/* Weights of half a block of which all scores lie at most MATHF8_NEAR below the maximum: as exp_block_near, then times V's scales while
+ * still in registers. What is too far shows in *far, the largest magnitude in *top. */
+ALWAYS_INLINE void weights_near(const float *score, float max, const float *scales, float *weight,
+                                __m256 sum[2], __m256i *far, __m256i *top)
+{
+    __m256 x[NEAR];
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++)
+        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++)
+        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
+    mathf8_exp4_near(x);
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++) {
+        __m256 w = _mm256_mul_ps(x[v], _mm256_loadu_ps(scales + v * LANES));
+        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+        *top = _mm256_max_epi32(*top, magnitude(w));
+        _mm256_storeu_ps(weight + v * LANES, w);
+    }
+}
+
+/* Of any block: returns the sums. */
+static __attribute__((noinline)) __m256
+weights_any(const float *score, float max, const float *scales, float *weight, __m256i *top_out)
+{
+    __m256 sum = exp_block(score, ATTENTION_BLOCK, max, weight);
+    __m256i top = _mm256_setzero_si256();
+    for (int i = 0; i < ATTENTION_BLOCK; i += LANES) {
+        __m256 w = _mm256_mul_ps(_mm256_loadu_ps(weight + i), _mm256_loadu_ps(scales + i));
+        top = _mm256_max_epi32(top, magnitude(w));
+        _mm256_storeu_ps(weight + i, w);
+    }
+    *top_out = top;
+    return sum;
+}
+
+/* A whole block's weights as 16-bit integers. */
+ALWAYS_INLINE void weights_round(const float *weight, float inverse, int16_t *out)
+{
+    const __m256 factor = _mm256_set1_ps(inverse);
+#pragma GCC unroll 4
+    for (int i = 0; i < ATTENTION_BLOCK; i += 2 * LANES) {
+        __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i)));
+        __m256i high =
+            _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i + LANES)));
+        _mm256_storeu_si256((void *)(out + i),
+                            _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8));
+    }
+}
+
+/* softmax_heads and weights_make of a whole block in one: scores [nq][64] become weights, and what joins. (Of four heads the two one
+ * after the other are faster.) */
+ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run *runs, bool first,
+                                   float *running_max, float *running_sum, struct softmax *s,
+                                   int16_t *weight_out, float *factor_out)
+{
+    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
+    _Alignas(32) float scales[ATTENTION_BLOCK], weight[CHUNK * ATTENTION_BLOCK];
+    float inverse[CHUNK];
+    __m256 best[CHUNK], sums[CHUNK];
+    __m256i top[CHUNK];
+#pragma GCC unroll 8
+    for (int i = 0; i < ATTENTION_BLOCK; i += LANES)
+        _mm256_store_ps(scales + i, scales_load(runs[i / RUN].v_scales + i % RUN));
+#pragma GCC unroll 4
+    for (int q = 0; q < CHUNK; q++)
+        best[q] = q < nq ? max_block(score + q * ATTENTION_BLOCK, ATTENTION_BLOCK) : best[0];
+    __m128 max = max_lanes(best);
+    _mm_storeu_ps(s->max, max);
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++) {
+        const float *from = score + q * ATTENTION_BLOCK;
+        float *to = weight + q * ATTENTION_BLOCK;
+        __m256i far = limit;
+        __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+        top[q] = _mm256_setzero_si256();
+        weights_near(from, s->max[q], scales, to, sum, &far, &top[q]);
+        weights_near(from + NEAR * LANES, s->max[q], scales + NEAR * LANES, to + NEAR * LANES, sum,
+                     &far, &top[q]);
+        sums[q] = _mm256_add_ps(sum[0], sum[1]);
+        if (__builtin_expect(_mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) != -1, 0))
+            sums[q] = weights_any(from, s->max[q], scales, to, &top[q]);
+    }
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+        factor_out[q] = kv_int8_factor(top_of(top[q]), &inverse[q]);
+#pragma GCC unroll 4
+    for (int q = 0; q < nq; q++)
+        if (__builtin_expect(factor_out[q] != factor_out[q], 0)) /* else 0 makes zeros of all */
+            memset(weight_out + q * ATTENTION_BLOCK, 0, ATTENTION_BLOCK * sizeof *weight_out);
+        else
+            weights_round(weight + q * ATTENTION_BLOCK, inverse[q],
+                          weight_out + q * ATTENTION_BLOCK);
+#pragma GCC unroll 4
+    for (int q = nq; q < CHUNK; q++)
+        sums[q] = sums[0];
+    __m128 sum = sum_lanes(sums);
+    if (first) {
+        _mm_storeu_ps(s->sum, sum);
+        memcpy(running_max, s->max, (size_t)nq * sizeof *s->max);
+        memcpy(running_sum, s->sum, (size_t)nq * sizeof *s->sum);
+        return;
+    }
+    softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
+}
+
 /* nv registers of 8 outputs of nq heads, float(sum) * factor[q], from dimension `lane` on, merged. */
 ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
                               const struct lines *lines, uint32_t run_count, const int16_t *weight,
@@ -230,9 +401,14 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
     if (count < ATTENTION_BLOCK) /* of runs beyond the last there are no scores */
         memset(score, 0, sizeof score);
     scores(nq, tile, runs, lines, run_count, chunk->query, chunk->factor, score);
-    softmax_heads(nq, chunk->first, score, count, NULL, 0, e, chunk->running_max,
-                  chunk->running_sum, &s);
-    weights_make(nq, e, runs, count, weight, factor);
+    if (nq < 4 && count == ATTENTION_BLOCK)
+        softmax_weights(nq, score, runs, chunk->first, chunk->running_max, chunk->running_sum, &s,
+                        weight, factor);
+    else {
+        softmax_heads(nq, chunk->first, score, count, NULL, 0, e, chunk->running_max,
+                      chunk->running_sum, &s);
+        weights_make(nq, e, runs, count, weight, factor);
+    }
     uint32_t lane = 0;
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
         outputs_at(nq, 2, dim, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
@@ -299,16 +475,34 @@ static void block_rows(const struct cpu_attention_tile *tile, const struct queri
     }
 }
 
-/* One row, all KV heads of the tile in turn. */
+/* A page that is one block: K and V of the KV head that comes next are asked for, so that they stay in the first cache until then. What is
+ * asked for earlier has to be fetched again from the second one. */
+static void lines_next(const struct run *runs, size_t bytes, size_t scales_bytes,
+                       struct lines *lines_out)
+{
+    lines_out->at[0] = (const uint8_t *)runs->k + bytes;
+    lines_out->at[1] = (const uint8_t *)runs->v + bytes;
+    for (size_t i = 0; i < ATTENTION_BLOCK * sizeof *runs->k_scales; i += LINE) {
+        line_fetch((const uint8_t *)runs->k_scales + scales_bytes + i);
+        line_fetch((const uint8_t *)runs->v_scales + scales_bytes + i);
+    }
+}
+
+/* One row, all KV heads of the tile in turn; `next` is the block behind. */
 static void block_heads(const struct cpu_attention_tile *tile, const struct queries *queries,
-                        uint32_t begin, uint32_t last, const struct run *runs)
+                        uint32_t begin, uint32_t last, const struct run *runs,
+                        const struct run *next)
 {
     uint32_t seen = tile->position + 1 - begin;
     struct run own[RUNS];
     memcpy(own, runs, sizeof own);
     for (uint32_t head = 0, state = 0; head <= tile->heads_more; head++) {
         struct lines lines = {.ahead = own};
-        if (seen >= ATTENTION_BLOCK) /* a last block asks for another sequence at most */
+        if (seen >= ATTENTION_BLOCK && tile->page_tokens == ATTENTION_BLOCK) {
+            bool last_head = head == tile->heads_more;
+            lines_next(last_head ? next : own, last_head ? 0 : tile->head_bytes,
+                       last_head ? 0 : tile->head_scales_bytes, &lines);
+        } else if (seen >= ATTENTION_BLOCK) /* a last block asks for another sequence at most */
             streams_find(tile, begin, last, head, lines.at);
         else if (tile->next) {
             lines.at[0] = tile->next + head * tile->head_bytes;
@@ -364,7 +558,7 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         if (begin + ATTENTION_BLOCK <= last)
             runs_find(tile, begin + ATTENTION_BLOCK, last, next);
         if (tile->layer)
-            block_heads(tile, &queries, begin, last, runs);
+            block_heads(tile, &queries, begin, last, runs, next);
         else
             block_rows(tile, &queries, begin, runs, next);
     }

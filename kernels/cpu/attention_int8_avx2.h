@@ -92,7 +92,14 @@ static inline void runs_find(const struct cpu_attention_tile *tile, uint32_t beg
                              struct run *runs_out)
 {
     for (uint32_t i = 0; i < RUNS; i++)
-        if (begin + i * RUN <= last)
+        if (i > 0 && tile->page_tokens == ATTENTION_BLOCK)
+            runs_out[i] =
+                (struct run){.k = runs_out[0].k + (size_t)i * RUN * 2,
+                             .v = runs_out[0].v + (size_t)i * RUN * tile->head_dim,
+                             .k_scales = runs_out[0].k_scales + i * RUN,
+                             .v_scales = runs_out[0].v_scales + i * RUN,
+                             .k_lines = runs_out[0].k_lines + (size_t)i * RUN * tile->head_dim};
+        else if (begin + i * RUN <= last)
             run_find(tile, begin + i * RUN, &runs_out[i]);
         else
             runs_out[i] = runs_out[0];
