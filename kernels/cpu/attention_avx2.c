@@ -544,6 +544,8 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
     struct fetch fetch[2];
     struct place place = {begin / tile->page_tokens, begin % tile->page_tokens};
     block_find(tile, element, begin, last, &place, &ahead);
+    if (!tile->layer)
+        tile_fetch(tile);
     for (; begin <= last; begin += ATTENTION_BLOCK) {
         block = ahead;
         if (begin + ATTENTION_BLOCK <= last)

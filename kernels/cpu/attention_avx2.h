@@ -381,6 +381,17 @@ static inline void turn_all(const struct cpu_rope_row *row)
     }
 }
 
+/* Asks for the queries of several rows, and for where their outputs go: short runs of lines that lie apart. */
+static inline void tile_fetch(const struct cpu_attention_tile *tile)
+{
+    size_t floats = (size_t)tile->group * tile->head_dim, line = 64 / sizeof(float);
+    for (uint32_t r = 0; r < tile->rows; r++)
+        for (size_t i = 0; i < floats; i += line) {
+            line_fetch(tile->q + r * tile->row_stride + i);
+            _mm_prefetch((const char *)(tile->out + r * tile->row_stride + i), _MM_HINT_T1);
+        }
+}
+
 /* out = running / sum, for all rows and heads. */
 static inline void tile_finish(const struct cpu_attention_tile *tile)
 {

@@ -536,6 +536,8 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
     uint32_t states = tile->rows * heads;
     float *factor = tile->scratch + (size_t)ATTENTION_STATES_MAX * (dim + 2);
     int16_t *query = (int16_t *)(factor + ATTENTION_STATES_MAX);
+    if (tile->rows > 1)
+        tile_fetch(tile);
     for (uint32_t state = 0; state < states; state++)
         factor[state] =
             query_make(tile->q + state / heads * tile->row_stride + (size_t)(state % heads) * dim,
