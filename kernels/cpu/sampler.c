@@ -448,15 +448,12 @@ static void part_fill(struct cpu_sampler *sampler, const struct draw *draw, floa
     part_out->scale.per = per_of(-cpu_sampler_exponent(&draw->scale, least));
 }
 
-/* A draw among what is `least` or more. False: it lies in more than half of the runs. */
-static bool part_pick(struct cpu_sampler *sampler, const struct draw *draw, float least,
+/* A draw among what is `least` or more. */
+static void part_pick(struct cpu_sampler *sampler, const struct draw *draw, float least,
                       struct draw *part_out)
 {
     uint32_t runs = runs_pick(sampler, draw, 0, draw->count, least);
-    if (runs > sampler->run_count / 2)
-        return false;
     part_fill(sampler, draw, least, part_append(sampler, draw, runs, least, 0), part_out);
-    return true;
 }
 
 /* The same, and the units of the whole row, in one pass over it. */
@@ -503,8 +500,7 @@ static uint32_t draw_min_p(struct cpu_sampler *sampler, const struct draw *whole
     struct draw part;
     uint64_t total = 0, sum = 0;
     uint32_t i = 0;
-    if (!part_pick(sampler, whole, least_of(whole, farthest_of(whole)), &part))
-        return draw_all(sampler, whole);
+    part_pick(sampler, whole, least_of(whole, farthest_of(whole)), &part);
     part.loops->units(part.values, part.count, &part.scale, sampler->units);
     for (uint32_t k = 0; k < part.count; k++)
         total += sampler->units[k];
@@ -576,8 +572,10 @@ static uint32_t draw_top_k(struct cpu_sampler *sampler, const struct draw *whole
     const struct draw *draw = whole;
     struct draw part;
     float least;
-    if (least_by_maxima(sampler, whole, limit, &least) || least_by_guess(sampler, whole, &least))
-        draw = part_pick(sampler, whole, least, &part) && part.count >= limit ? &part : whole;
+    if (least_by_maxima(sampler, whole, limit, &least) || least_by_guess(sampler, whole, &least)) {
+        part_pick(sampler, whole, least, &part);
+        draw = part.count >= limit ? &part : whole;
+    }
     struct cpu_sampler_scale all = draw->scale;
     uint64_t total = 0, sum = 0, reached = 0;
     uint32_t at = 0;
@@ -686,8 +684,10 @@ static void top_fill(struct cpu_sampler *sampler, const struct draw *row,
     wanted = wanted < KERN_TOP_MAX ? wanted : KERN_TOP_MAX;
     if (wanted == 0)
         return;
-    if (least_by_maxima(sampler, row, wanted, &least) && part_pick(sampler, row, least, &part))
+    if (least_by_maxima(sampler, row, wanted, &least)) {
+        part_pick(sampler, row, least, &part);
         draw = &part;
+    }
     out->top_count = draw->loops->best(draw->values, draw->count, wanted, best);
     for (uint32_t i = 0; i < out->top_count; i++) {
         out->top_ids[i] = id_of(draw, best[i]);

@@ -57,36 +57,55 @@ static void maxima(const float *x, uint32_t count, float *maxima_out)
     sampler_maxima_from(i, x, count, maxima_out);
 }
 
-/* mathf8_exp of CHAINS vectors, times 2^bits (even), in turn operation by operation: one chain alone waits for itself. `near`: all are
- * at least CPU_SAMPLER_NEAR and at most 0, so no clamps, and n goes to the exponent of a result that is normal. */
+/* mathf8_exp of CHAINS vectors, times 2^bits (even). `near`: all are at least CPU_SAMPLER_NEAR and at most 0, so no clamps, and n goes to
+ * the exponent of a result that is normal; in turn operation by operation, as one chain alone waits for itself, and in assembly, as gcc
+ * 12 copies and spills.
+ *
+ *     s = magic + bits + x / ln 2     n = s - magic - bits (in q)     r in x     then the polynomial in q */
 enum { CHAINS = 4 };
 #define EACH_CHAIN _Pragma("GCC unroll 4") for (int c = 0; c < CHAINS; c++)
 
+#define EACH(op) op("0") op("1") op("2") op("3")
+#define EXP_SHIFT(v) "vmovaps %[magic], %[s" v "]\n\tvfmadd231ps (%[c]), %[x" v "], %[s" v "]\n\t"
+#define EXP_N(v) "vsubps %[magic], %[s" v "], %[q" v "]\n\t"
+#define EXP_R(v) "vfmadd231ps 32(%[c]), %[q" v "], %[x" v "]\n\t"
+#define EXP_R_LOW(v) "vfmadd231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
+#define EXP_Q3(v) "vmovaps 96(%[c]), %[q" v "]\n\tvfmadd213ps 128(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q2(v) "vfmadd213ps 160(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q1(v) "vfmadd213ps 192(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_Q0(v) "vfmadd213ps 224(%[c]), %[x" v "], %[q" v "]\n\t"
+#define EXP_P(v) "vmulps %[x" v "], %[x" v "], %[t]\n\tvfmadd213ps %[x" v "], %[t], %[q" v "]\n\t"
+#define EXP_UP(v) "vpslld $23, %[s" v "], %[s" v "]\n\t"
+#define EXP_ONE(v) "vaddps 256(%[c]), %[q" v "], %[q" v "]\n\t"
+#define EXP_Y(v) "vpaddd %[s" v "], %[q" v "], %[x" v "]\n\t"
+#define EXP_ALL     \
+    EACH(EXP_SHIFT) \
+    EACH(EXP_N)     \
+    EACH(EXP_R)     \
+    EACH(EXP_R_LOW) \
+    EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P) EACH(EXP_UP) EACH(EXP_ONE)
+#define EIGHT(c)               \
+    {                          \
+        c, c, c, c, c, c, c, c \
+    }
+static const _Alignas(32) float constants[][8] = {
+    EIGHT(MATHF_LOG2E),  EIGHT(-MATHF_LN2_HIGH),    EIGHT(-MATHF_LN2_LOW), EIGHT(MATHF_EXP_Q4),
+    EIGHT(MATHF_EXP_Q3), EIGHT(MATHF_EXP_Q2),       EIGHT(MATHF_EXP_Q1),   EIGHT(MATHF_EXP_Q0),
+    EIGHT(1.0f),         EIGHT(CPU_SAMPLER_NOTHING)};
+
 static inline __attribute__((always_inline)) void exp_chains(__m256 x[CHAINS], bool near, int bits)
 {
-    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)bits);
-    __m256 shifted[CHAINS], r[CHAINS], q[CHAINS], r2[CHAINS];
     if (!near) {
         EACH_CHAIN x[c] = _mm256_mul_ps(mathf8_exp(x[c]), _mm256_set1_ps((float)(1u << bits)));
         return;
     }
-    EACH_CHAIN shifted[c] = _mm256_fmadd_ps(x[c], _mm256_set1_ps(MATHF_LOG2E), magic);
-    EACH_CHAIN q[c] = _mm256_sub_ps(shifted[c], magic);
-    EACH_CHAIN r[c] = _mm256_fmadd_ps(q[c], _mm256_set1_ps(-MATHF_LN2_HIGH), x[c]);
-    EACH_CHAIN r[c] = _mm256_fmadd_ps(q[c], _mm256_set1_ps(-MATHF_LN2_LOW), r[c]);
-    EACH_CHAIN q[c] =
-        _mm256_fmadd_ps(_mm256_set1_ps(MATHF_EXP_Q4), r[c], _mm256_set1_ps(MATHF_EXP_Q3));
-    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q2));
-    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q1));
-    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r[c], _mm256_set1_ps(MATHF_EXP_Q0));
-    EACH_CHAIN r2[c] = _mm256_mul_ps(r[c], r[c]);
-    EACH_CHAIN q[c] = _mm256_fmadd_ps(q[c], r2[c], r[c]);
-    EACH_CHAIN q[c] = _mm256_add_ps(q[c], _mm256_set1_ps(1.0f));
-    EACH_CHAIN
-    {
-        __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted[c]), 23);
-        x[c] = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(q[c]), exponent));
-    }
+    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)bits);
+    __m256 s[CHAINS], q[CHAINS], t;
+    __asm__(EXP_ALL EACH(EXP_Y)
+            : [x0] "+x"(x[0]), [x1] "+x"(x[1]), [x2] "+x"(x[2]), [x3] "+x"(x[3]), [s0] "=&x"(s[0]),
+              [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
+              [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
+            : [c] "r"(constants), [magic] "x"(magic), "m"(constants));
 }
 
 /* A row's scale in registers. */
@@ -136,63 +155,78 @@ static inline uint64_t units_across(__m256i sum)
     return (uint64_t)_mm_cvtsi128_si64(two) + (uint64_t)_mm_extract_epi64(two, 1);
 }
 
-/* A run's units. `limited` (by min_p) and `cool` (eight of them are below 2^32) are constants in each copy. */
-static inline __attribute__((always_inline)) __m256i run_add(const struct scale8 *s, const float *x,
-                                                             bool limited, bool cool, __m256i sum)
+/* Adds the units of 8 CHAINS values to the lanes of `sum`, which has room for them; all of it in assembly, where the compiler would have
+ * moved and spilled between the steps. */
+static inline __attribute__((always_inline)) void cool_add(const struct scale8 *scale,
+                                                           const float *from, __m256i *sum)
 {
-    __m256i run = _mm256_setzero_si256();
-    for (uint32_t j = 0; j < CPU_SAMPLER_RUN; j += 8 * CHAINS) {
-        __m256 weights[CHAINS];
-        exponents_chains(s, x + j, weights);
-        units_chains(weights);
-        for (int c = 0; c < CHAINS; c += 2) { /* two are at most 2^31 */
-            __m256i two = _mm256_add_epi32(units8(s, limited, weights[c]),
-                                           units8(s, limited, weights[c + 1]));
-            if (cool)
-                run = _mm256_add_epi32(run, two);
-            else
-                sum = units_add(sum, two);
-        }
-    }
-    return cool ? units_add(sum, run) : sum;
+    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)CPU_SAMPLER_UNIT_BITS);
+    __m256 x[CHAINS], s[CHAINS], q[CHAINS], t;
+#define UNITS_LOAD(v) "vmovups 32*" v "(%[from]), %[x" v "]\n\t"
+#define UNITS_SUB(v) "vsubps %[max], %[x" v "], %[x" v "]\n\t"
+#define UNITS_MUL(v) "vmulps %[inverse], %[x" v "], %[x" v "]\n\t"
+#define UNITS_MAX(v) "vmaxps 288(%[c]), %[x" v "], %[x" v "]\n\t"
+#define UNITS_Y(v) "vpaddd %[s" v "], %[q" v "], %[q" v "]\n\t"
+#define UNITS_ROUND(v) "vcvtps2dq %[q" v "], %[q" v "]\n\t"
+#define UNITS_ADD(v) "vpaddd %[q" v "], %[sum], %[sum]\n\t"
+    __asm__(
+        EACH(UNITS_LOAD) EACH(UNITS_SUB) EACH(UNITS_MUL) EACH(UNITS_MAX) EXP_ALL EACH(UNITS_Y)
+            EACH(UNITS_ROUND) EACH(UNITS_ADD)
+        : [sum] "+x"(*sum), [x0] "=&x"(x[0]), [x1] "=&x"(x[1]), [x2] "=&x"(x[2]), [x3] "=&x"(x[3]),
+          [s0] "=&x"(s[0]), [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
+          [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
+        : [from] "r"(from), [c] "r"(constants), [magic] "x"(magic), [max] "x"(scale->max),
+          [inverse] "m"(scale->inverse), "m"(constants), "m"(*(const float(*)[8 * CHAINS]) from));
 }
 
-/* Returns how many it has added up: whole runs. */
-static inline __attribute__((always_inline)) uint32_t
-runs_whole(const float *x, const float *maxima_of, uint32_t count,
-           const struct cpu_sampler_scale *scale, bool limited, uint64_t *sums, uint64_t *sum)
+/* The units of a whole CPU_SAMPLER_SUM of which none weighs more than half. */
+static uint64_t sum_cool(const float *x, const struct scale8 *s)
 {
-    const struct scale8 s = scale8_of(scale);
-    __m256i wide = _mm256_setzero_si256();
-    uint32_t i = 0;
-    for (; i + CPU_SAMPLER_RUN <= count; i += CPU_SAMPLER_RUN) {
-        float most = cpu_sampler_exponent(scale, maxima_of[i / CPU_SAMPLER_RUN]);
-        if (most <= CPU_SAMPLER_COOL) {
-            if (most > CPU_SAMPLER_NOTHING)
-                wide = run_add(&s, x + i, limited, true, wide);
-        } else {
-            wide = run_add(&s, x + i, limited, false, wide);
-        }
-        if ((i + CPU_SAMPLER_RUN) % CPU_SAMPLER_SUM == 0) {
-            *sum += units_across(wide);
-            sums[i / CPU_SAMPLER_SUM] = *sum;
-            wide = _mm256_setzero_si256();
-        }
+    __m256i sum = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < CPU_SAMPLER_SUM; i += CPU_SAMPLER_RUN) {
+        __m256i run = _mm256_setzero_si256(); /* eight to a lane */
+        for (uint32_t k = 0; k < CPU_SAMPLER_RUN; k += 16)
+            _mm_prefetch((const char *)(x + i + k + 1024), _MM_HINT_T0);
+        cool_add(s, x + i, &run);
+        cool_add(s, x + i + CPU_SAMPLER_RUN / 2, &run);
+        sum = units_add(sum, run);
     }
-    *sum += units_across(wide);
-    if (i % CPU_SAMPLER_SUM)
-        sums[i / CPU_SAMPLER_SUM] = *sum;
-    return i;
+    return units_across(sum);
+}
+
+/* The units of whole CHAINS, none more than 2^30; `limited`: of those that weigh min_p or more. */
+static uint64_t sum_any(const float *x, uint32_t count, const struct scale8 *s, bool limited)
+{
+    __m256i sum = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < count; i += 8 * CHAINS) {
+        __m256 weights[CHAINS];
+        exponents_chains(s, x + i, weights);
+        units_chains(weights);
+        for (int c = 0; c < CHAINS; c += 2) /* two are at most 2^31 */
+            sum = units_add(sum, _mm256_add_epi32(units8(s, limited, weights[c]),
+                                                  units8(s, limited, weights[c + 1])));
+    }
+    return units_across(sum);
 }
 
 static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
                      const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
 {
-    uint32_t i;
-    if (scale->min_p > 0)
-        i = runs_whole(x, maxima_of, count, scale, true, sums, &sum);
-    else
-        i = runs_whole(x, maxima_of, count, scale, false, sums, &sum);
+    enum { RUNS = CPU_SAMPLER_SUM / CPU_SAMPLER_RUN };
+    const struct scale8 s = scale8_of(scale);
+    const bool limited = scale->min_p > 0;
+    uint32_t i = 0;
+    for (; i + CPU_SAMPLER_SUM <= count; i += CPU_SAMPLER_SUM, maxima_of += RUNS) {
+        float most = maxima_of[0];
+        for (int k = 1; k < RUNS; k++)
+            most = maxima_of[k] > most ? maxima_of[k] : most;
+        most = cpu_sampler_exponent(scale, most);
+        if (most > CPU_SAMPLER_COOL || (limited && most > CPU_SAMPLER_NOTHING))
+            sum += sum_any(x + i, CPU_SAMPLER_SUM, &s, limited);
+        else if (most > CPU_SAMPLER_NOTHING)
+            sum += sum_cool(x + i, &s);
+        sums[i / CPU_SAMPLER_SUM] = sum;
+    }
     return sampler_runs_from(i, x, count, scale, sum, sums);
 }
 
@@ -339,35 +373,57 @@ static uint32_t above(const float *x, uint32_t count, uint32_t id, float least, 
     return have + sampler_above(x + i, count - i, id + i, least, values + have, ids + have);
 }
 
+/* Which of 32 values are `from` or more, the first in the lowest bit. */
+static inline uint32_t reaching32(const float *x, __m256 from)
+{
+    __m256i is[4];
+    EACH_CHAIN is[c] =
+        _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x + 8 * c), from, _CMP_GE_OQ));
+    __m256i words =
+        _mm256_packs_epi16(_mm256_packs_epi32(is[0], is[1]), _mm256_packs_epi32(is[2], is[3]));
+    /* packing goes by halves of registers */
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    return (uint32_t)_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(words, order));
+}
+
+/* Appends the numbers of the bits that are set, eight at a time: how many there are cannot be foretold, but are seldom more. */
+static inline uint32_t bits_append(uint64_t bits, uint32_t first, uint32_t have, uint32_t *ids)
+{
+    const uint64_t last = UINT64_C(1) << 63; /* so that there is one */
+    uint32_t count = (uint32_t)__builtin_popcountll(bits), done = 0;
+    do {
+        _Pragma("GCC unroll 8") for (int k = 0; k < CPU_SAMPLER_SPARE; k++)
+        {
+            ids[have + done + (uint32_t)k] = first + (uint32_t)__builtin_ctzll(bits | last);
+            bits &= bits - 1;
+        }
+        done += CPU_SAMPLER_SPARE;
+    } while (done < count);
+    return have + count;
+}
+
 static uint32_t gather(const float *x, uint32_t count, const uint32_t *runs_of, uint32_t run_count,
                        float least, float *values, uint32_t *ids)
 {
-    enum { AHEAD = 8, LINE = 16 };
+    enum { NEXT = 8, LINE = 16 };
     const __m256 from = _mm256_set1_ps(least);
     uint32_t have = 0;
     for (uint32_t k = 0; k < run_count; k++) {
         uint32_t begin = runs_of[k] * CPU_SAMPLER_RUN;
-        if (k + AHEAD < run_count)
-            for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += LINE)
-                _mm_prefetch((const char *)(x + runs_of[k + AHEAD] * (size_t)CPU_SAMPLER_RUN + i),
-                             _MM_HINT_T0);
-        if (begin + CPU_SAMPLER_RUN > count) {
+        const float *next = x + runs_of[k + NEXT < run_count ? k + NEXT : k] * CPU_SAMPLER_RUN;
+        for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += LINE)
+            _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
+        if (begin + CPU_SAMPLER_RUN <= count) {
+            uint64_t bits = reaching32(x + begin, from);
+            bits |= (uint64_t)reaching32(x + begin + 32, from) << 32;
+            have = bits_append(bits, begin, have, ids);
+        } else {
             have +=
                 sampler_above(x + begin, count - begin, begin, least, values + have, ids + have);
-            continue;
         }
-        const uint32_t had = have;
-        for (uint32_t i = begin; i < begin + CPU_SAMPLER_RUN; i += 8) {
-            __m256 is = _mm256_cmp_ps(_mm256_loadu_ps(x + i), from, _CMP_GE_OQ);
-            uint32_t lanes = (uint32_t)_mm256_movemask_ps(is);
-            __m256i set = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)&lanes_set[lanes]));
-            _mm256_storeu_si256((void *)(ids + have),
-                                _mm256_add_epi32(set, _mm256_set1_epi32((int)i)));
-            have += (uint32_t)__builtin_popcount(lanes);
-        }
-        for (uint32_t j = had; j < have; j++)
-            values[j] = x[ids[j]];
     }
+    for (uint32_t i = 0; i < have; i++)
+        values[i] = x[ids[i]];
     return have;
 }
 
@@ -439,6 +495,8 @@ static inline __attribute__((always_inline)) uint32_t exp_add_whole(const float 
     uint32_t i = 0;
     for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
         __m256 weights[CHAINS];
+        _mm_prefetch((const char *)(x + i + 1024), _MM_HINT_T0);
+        _mm_prefetch((const char *)(x + i + 1024 + 16), _MM_HINT_T0);
         EACH_CHAIN weights[c] = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), top);
         if (near)
             EACH_CHAIN low = _mm256_min_ps(low, weights[c]);
