@@ -195,6 +195,19 @@ void cpu_weights_row(const struct cpu_weights *weights, size_t row, float *out)
         linear_pack_dequantise(weights->type, blocks + b * block_bytes, out + b * KERN_BLOCK);
 }
 
+/* An integer block sum is below 2^31, a scale that was half a float in the file below 2^16, and so is D; there are at most 2^15 blocks. */
+bool cpu_linear_finite(const struct cpu_weights *weights, const struct cpu_acts *acts,
+                       struct cpu_rows rows)
+{
+    const enum cpu_form form = weights->run[0].form;
+    bool small = weights->compute == KERN_COMPUTE_INT8 && weights->float_rows == 0 &&
+                 (form == CPU_FORM_BYTE_HALF || cpu_form_is_e32(form));
+    for (size_t r = rows.begin; small && r < rows.end; r++)
+        for (size_t b = 0; b < weights->blocks; b++)
+            small &= cpu_acts_da(acts, r)[b] < 0x1p60f; /* not a NaN, and never negative */
+    return small;
+}
+
 void cpu_linear(enum cpu_isa_level isa, const struct cpu_linear_call *call)
 {
     cpu_linear_ops(isa)->linear(call);

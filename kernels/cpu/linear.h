@@ -71,11 +71,16 @@ struct cpu_linear_call {
      * them is not finite. Only of weights without float rows, and not with `accumulate`. */
     float *maxima;
     size_t ld_maxima;
+    bool finite; /* cpu_linear_finite says so: nobody need look */
 };
 
 /* One row's product reads these panels soon: fetches what it reads first, where that helps. */
 void cpu_linear_ask(enum cpu_isa_level isa, const struct cpu_weights *weights, size_t panel_begin,
                     size_t panel_end);
+
+/* Whether these rows' outputs are finite, whatever the weights are; false: perhaps. */
+bool cpu_linear_finite(const struct cpu_weights *weights, const struct cpu_acts *acts,
+                       struct cpu_rows rows);
 
 /* Computes the call's rows x panels and writes nothing else of `out`. Stack: about 64 KB. */
 void cpu_linear(enum cpu_isa_level isa, const struct cpu_linear_call *call);

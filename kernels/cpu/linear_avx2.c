@@ -620,6 +620,40 @@ INLINE __m128 greatest4(const __m256 v[4])
     return _mm_max_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
 }
 
+/* `count` rows, at most 4; chain and out: the first one's. `look` for what is not finite: it leaves a sum that is not, and that is not 0
+ * times 0; false then, and nothing is written to maxima. Both are constants. */
+INLINE bool store_four(const size_t count, const bool look, const float *chain, size_t ld_chain,
+                       __m256 d0, __m256 d1, float *out, size_t ld_out, float *maxima)
+{
+    __m256 top[4], sum[4];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < count; i++) {
+        __m256 y0 = _mm256_mul_ps(_mm256_loadu_ps(chain + i * ld_chain), d0);
+        __m256 y1 = _mm256_mul_ps(_mm256_loadu_ps(chain + i * ld_chain + 8), d1);
+        _mm256_storeu_ps(out + i * ld_out, y0);
+        _mm256_storeu_ps(out + i * ld_out + 8, y1);
+        sum[i] = _mm256_add_ps(y0, y1);
+        top[i] = _mm256_max_ps(y0, y1);
+    }
+#pragma GCC unroll 4
+    for (size_t i = count; i < 4; i++) {
+        sum[i] = _mm256_setzero_ps();
+        top[i] = top[0];
+    }
+    if (look) {
+        sum[0] = _mm256_add_ps(_mm256_add_ps(sum[0], sum[1]), _mm256_add_ps(sum[2], sum[3]));
+        __m256 none = _mm256_mul_ps(sum[0], _mm256_setzero_ps());
+        if (_mm256_movemask_ps(_mm256_cmp_ps(none, none, _CMP_UNORD_Q)))
+            return false;
+    }
+    __m128 most = greatest4(top);
+    if (count == 4)
+        _mm_storeu_ps(maxima, most);
+    else
+        memcpy(maxima, &most, count * sizeof *maxima);
+    return true;
+}
+
 void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_panel *panel,
                            size_t row, size_t rows, const float *chain, size_t ld_chain)
 {
@@ -629,32 +663,21 @@ void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_
     __m256 d1 = e32 ? _mm256_loadu_ps(panel->slot_scale + 8) : one;
     float *out = call->out + row * call->ld_out + panel->first;
     float *maxima = cpu_linear_maximum(call, panel, row);
-    for (size_t r = 0; r < rows; r += 4) {
-        size_t count = rows - r < 4 ? rows - r : 4;
-        __m256 top[4], sum = _mm256_setzero_ps();
-#pragma GCC unroll 4
-        for (size_t i = 0; i < 4; i++) { /* of fewer the last one again */
-            size_t at = i < count ? r + i : rows - 1;
-            const float *f = chain + at * ld_chain;
-            __m256 y0 = _mm256_mul_ps(_mm256_loadu_ps(f), d0);
-            __m256 y1 = _mm256_mul_ps(_mm256_loadu_ps(f + 8), d1);
-            _mm256_storeu_ps(out + at * call->ld_out, y0);
-            _mm256_storeu_ps(out + at * call->ld_out + 8, y1);
-            sum = _mm256_add_ps(sum, _mm256_add_ps(y0, y1));
-            top[i] = _mm256_max_ps(y0, y1);
-        }
-        /* what is not finite leaves a sum that is not, and that is not 0 times 0 */
-        __m256 none = _mm256_mul_ps(sum, _mm256_setzero_ps());
-        if (_mm256_movemask_ps(_mm256_cmp_ps(none, none, _CMP_UNORD_Q))) {
-            cpu_linear_maxima(call, panel, row + r, count);
-            continue;
-        }
-        __m128 most = greatest4(top);
-        if (count == 4)
-            _mm_storeu_ps(maxima + r, most);
+    size_t ld = call->ld_out, r = 0;
+    bool finite = true;
+    for (; r + 4 <= rows; r += 4) {
+        const float *from = chain + r * ld_chain;
+        float *to = out + r * ld;
+        if (call->finite)
+            store_four(4, false, from, ld_chain, d0, d1, to, ld, maxima + r);
         else
-            memcpy(maxima + r, &most, count * sizeof *maxima);
+            finite &= store_four(4, true, from, ld_chain, d0, d1, to, ld, maxima + r);
     }
+    for (; r < rows; r++)
+        finite &= store_four(1, true, chain + r * ld_chain, ld_chain, d0, d1, out + r * ld, ld,
+                             maxima + r);
+    if (!finite)
+        cpu_linear_maxima(call, panel, row, rows);
 }
 
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,

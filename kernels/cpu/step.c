@@ -545,6 +545,7 @@ static void head_panels(const struct head_work *work, struct cpu_rows rows, size
     const struct kern_logits *logits = a->logits;
     size_t count = rows.end - rows.begin, each = CPU_HEAD_MAXIMA / count;
     each = each / CPU_LOGITS_PANELS * CPU_LOGITS_PANELS;
+    bool finite = a->with_maxima && cpu_linear_finite(a->weights, &a->acts, rows);
     for (size_t p = begin; p < end; p += each) {
         struct cpu_linear_call call = {
             .weights = a->weights,
@@ -556,6 +557,7 @@ static void head_panels(const struct head_work *work, struct cpu_rows rows, size
             .ld_out = logits->ld,
             .maxima = a->with_maxima ? maxima : NULL,
             .ld_maxima = count,
+            .finite = finite,
         };
         cpu_linear(work->stream->device->isa, &call);
         if (a->with_maxima)

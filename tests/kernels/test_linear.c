@@ -107,7 +107,8 @@ static void check_maxima(const struct cpu_linear_ops *ops, const struct problem 
                 .out = out,
                 .ld_out = outs,
                 .maxima = maxima,
-                .ld_maxima = ld};
+                .ld_maxima = ld,
+                .finite = cpu_linear_finite(p->weights, &p->acts, (struct cpu_rows){0, p->rows})};
             ops->linear(&call);
             for (size_t i = 0; i < panels * ld; i++) {
                 size_t r = row + i % ld, first = (begin + i / ld) * CPU_PANEL;
