@@ -1,5 +1,6 @@
 /* The CPU backend's device, memory, and table of operations. See device.h. */
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/head.h"
 
 #include <assert.h>
 #include <sched.h>

@@ -19,7 +19,6 @@
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/prefault.h"
 #include "kernels/cpu/quant.h"
-#include "kernels/cpu/sampler.h"
 
 /* Whole pages of memory, zero at first, 4096-byte aligned. */
 struct cpu_region {
@@ -79,13 +78,8 @@ struct kern_logits {
     struct cpu_region region; /* [rows_max][ld], then the maxima */
     uint32_t rows_max, vocab;
     size_t ld, ld_maxima;
-    float *maxima;    /* [rows_max][ld_maxima], see sampler.h */
+    float *maxima;    /* [rows_max][ld_maxima], see head.h */
     bool with_maxima; /* the loop thread's: of what was enqueued last */
-};
-
-enum {
-    CPU_LOGITS_PANELS = CPU_SAMPLER_RUN / CPU_PANEL,
-    CPU_HEAD_MAXIMA = 32768, /* of panels, that a compute thread keeps: 128 KB */
 };
 
 static inline float *cpu_logits_row(const struct kern_logits *logits, size_t row)
@@ -128,7 +122,7 @@ static inline uint8_t *cpu_kv_layer(const struct kern_kv *kv, uint32_t page, uin
 /* Working memory of one compute thread. */
 struct cpu_scratch {
     float *attention; /* see attention.h */
-    float *maxima;    /* [CPU_HEAD_MAXIMA] */
+    float *maxima;    /* [CPU_HEAD_MAXIMA], see head.h */
     struct cpu_sampler *sampler;
 };
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/huge.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/head.h"
 #include "kernels/cpu/share.h"
 
 enum {
@@ -516,67 +517,25 @@ struct head_work {
     struct cpu_share share; /* of runs */
 };
 
-/* maxima: [count][rows], of panels, spoilt: the greatest of each CPU_LOGITS_PANELS in a row of its own at runs_out, [rows][ld]. What is
- * not a number stays so. */
-static void maxima_fold(float *maxima, size_t count, size_t rows, float *runs_out, size_t ld)
-{
-    size_t runs = 0;
-    for (size_t p = 0; p < count; p += CPU_LOGITS_PANELS, runs++) {
-        float *run = maxima + runs * rows;
-        const float *from = maxima + p * rows;
-        memmove(run, from, rows * sizeof *run);
-        for (size_t i = 1; i < CPU_LOGITS_PANELS && p + i < count; i++) {
-            from += rows;
-            for (size_t r = 0; r < rows; r++)
-                run[r] = from[r] > run[r] || from[r] != from[r] ? from[r] : run[r];
-        }
-    }
-    for (size_t r = 0; r < rows; r++)
-        for (size_t run = 0; run < runs; run++)
-            runs_out[r * ld + run] = maxima[run * rows + r];
-}
-
-/* The panels' maxima of a chunk lie row beside row, in the second cache, where a tile's go by one store: each row's own line of them
- * would be one more that a tile's stores wait for. */
-static void head_panels(const struct head_work *work, struct cpu_rows rows, size_t begin,
-                        size_t end, float *maxima)
-{
-    const struct head_arguments *a = work->arguments;
-    const struct kern_logits *logits = a->logits;
-    size_t count = rows.end - rows.begin, each = CPU_HEAD_MAXIMA / count;
-    each = each / CPU_LOGITS_PANELS * CPU_LOGITS_PANELS;
-    bool finite = a->with_maxima && cpu_linear_finite(a->weights, &a->acts, rows);
-    for (size_t p = begin; p < end; p += each) {
-        struct cpu_linear_call call = {
-            .weights = a->weights,
-            .acts = a->acts,
-            .rows = rows,
-            .panel_begin = p,
-            .panel_end = p + each < end ? p + each : end,
-            .out = cpu_logits_row(logits, 0),
-            .ld_out = logits->ld,
-            .maxima = a->with_maxima ? maxima : NULL,
-            .ld_maxima = count,
-            .finite = finite,
-        };
-        cpu_linear(work->stream->device->isa, &call);
-        if (a->with_maxima)
-            maxima_fold(maxima, call.panel_end - p, count,
-                        cpu_logits_maxima(logits, rows.begin) + p / CPU_LOGITS_PANELS,
-                        logits->ld_maxima);
-    }
-}
-
 static void head_runs(const struct head_work *work, size_t begin, size_t end, unsigned worker)
 {
-    size_t panels = cpu_weights_panels(work->arguments->weights);
-    size_t rows = work->arguments->step->base.sample_count;
-    begin *= CPU_LOGITS_PANELS;
-    end = end * CPU_LOGITS_PANELS < panels ? end * CPU_LOGITS_PANELS : panels;
+    const struct head_arguments *a = work->arguments;
+    size_t panels = cpu_weights_panels(a->weights), rows = a->step->base.sample_count;
+    struct cpu_head_call call = {
+        .weights = a->weights,
+        .acts = a->acts,
+        .panel_begin = begin * CPU_HEAD_PANELS,
+        .panel_end = end * CPU_HEAD_PANELS < panels ? end * CPU_HEAD_PANELS : panels,
+        .logits = cpu_logits_row(a->logits, 0),
+        .ld = a->logits->ld,
+        .maxima = a->with_maxima ? a->logits->maxima : NULL,
+        .ld_maxima = a->logits->ld_maxima,
+        .scratch = work->stream->scratch[worker].maxima,
+    };
     for (size_t row = 0; row < rows; row += LINEAR_ROWS) {
         size_t last = row + LINEAR_ROWS < rows ? row + LINEAR_ROWS : rows;
-        head_panels(work, (struct cpu_rows){row, last}, begin, end,
-                    work->stream->scratch[worker].maxima);
+        call.rows = (struct cpu_rows){row, last};
+        cpu_head(work->stream->device->isa, &call);
     }
 }
 
@@ -604,7 +563,7 @@ static void head_run(struct kern_stream *stream, const void *arguments)
     size_t rows = a->step->base.sample_count, panels = cpu_weights_panels(a->weights);
     if (rows == 0)
         return;
-    work.runs = (panels + CPU_LOGITS_PANELS - 1) / CPU_LOGITS_PANELS;
+    work.runs = (panels + CPU_HEAD_PANELS - 1) / CPU_HEAD_PANELS;
     if (is_shared(stream, rows)) {
         share_run(stream, &work.share, work.runs, HEAD_RUNS_MIN, head_share_item, &work);
         return;

@@ -7,6 +7,7 @@
  *
  * An event is a command like any other: it marks itself done, wakes who waits, and calls what was armed. */
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/head.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* See between.h. Rows of logits are 32 different ones, so that each comes out of memory as it does behind the output head. */
+/* See between.h. Rows of logits are 32 different ones, on the engine's kind of pages and as far apart as there, so that each comes out of
+ * memory as it does behind the output head. What the head does for the draws, the maxima of the logits, is part of each of them: parts
+ * of the head's product go with it and without in turn. */
 #include "tests/bench/between.h"
 
 #include <stdio.h>
@@ -6,7 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernels/cpu/sampler.h"
+#include "base/huge.h"
+#include "engine/internal.h"
+#include "kernels/cpu/head.h"
 #include "tests/bench/sending.h"
 #include "tests/bench/subject.h"
 
@@ -35,18 +39,12 @@ static double thread_seconds(void)
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* Bell-shaped, twelve on either side of zero. */
-static void logits_fill(float *logits, size_t count)
-{
-    uint32_t state = 1;
-    for (size_t i = 0; i < count; i++) {
-        logits[i] = 0;
-        for (int j = 0; j < 3; j++) {
-            state = state * 1664525u + 1013904223u;
-            logits[i] += 4 * (float)(int32_t)state * 0x1p-31f;
-        }
-    }
-}
+/* 32 rows of logits, and their maxima. */
+struct rows {
+    uint32_t vocab;
+    size_t ld, ld_maxima;
+    float *logits, *maxima;
+};
 
 static void die(const char *what)
 {
@@ -54,9 +52,123 @@ static void die(const char *what)
     exit(1);
 }
 
+static void rows_make(uint32_t vocab, struct rows *rows)
+{
+    enum { LINE = 16 };
+    size_t runs = (vocab + CPU_SAMPLER_RUN - 1) / CPU_SAMPLER_RUN;
+    rows->vocab = vocab;
+    rows->ld = ((vocab + LINE - 1) / LINE | 1) * LINE;
+    rows->ld_maxima = ((runs + LINE - 1) / LINE | 1) * LINE;
+    rows->logits = huge_alloc(ROWS * (rows->ld + rows->ld_maxima), sizeof *rows->logits);
+    if (!rows->logits)
+        die("no memory for logits");
+    rows->maxima = rows->logits + ROWS * rows->ld;
+}
+
+/* Bell-shaped, twelve on either side of zero. */
+static void rows_fill(struct rows *rows)
+{
+    uint32_t state = 1;
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t i = 0; i < rows->vocab; i++) {
+            float value = 0;
+            for (int j = 0; j < 3; j++) {
+                state = state * 1664525u + 1013904223u;
+                value += 4 * (float)(int32_t)state * 0x1p-31f;
+            }
+            float *most = &rows->maxima[r * rows->ld_maxima + i / CPU_SAMPLER_RUN];
+            *most = i % CPU_SAMPLER_RUN == 0 || value > *most ? value : *most;
+            rows->logits[r * rows->ld + i] = value;
+        }
+}
+
+/* --- what the maxima cost the head --- */
+
+enum { SLICE = 512, SLICES = 6, EXTRA_MAX = ROUNDS_MAX * SLICES }; /* panels; of a round */
+
+struct head {
+    struct cpu_weights *weights;
+    struct cpu_head_call call;
+    struct rows rows;
+    size_t slices, next;
+    double extra[EXTRA_MAX]; /* seconds of a slice */
+    uint32_t count;
+};
+
+/* Rows of made-up activations. */
+static void head_open(struct head *head, const struct gguf_tensor *tensor)
+{
+    enum { LEVELS = 101 };
+    struct err err = ERR_INIT;
+    struct cpu_weights_options options = {.compute = KERN_COMPUTE_INT8,
+                                          .out_rows = tensor->shape[1],
+                                          .in_cols = tensor->shape[0],
+                                          .data = tensor->data};
+    size_t cols = options.in_cols;
+    if (engine_weight_type(tensor, &options.type, &err) != STATUS_OK ||
+        cpu_weights_create(&options, &head->weights, &err) != STATUS_OK)
+        die(err.message);
+    float *x = huge_alloc(ROWS * cols, sizeof *x);
+    void *acts = huge_alloc(1, cpu_acts_bytes(options.compute, ROWS, cols));
+    float *scratch = huge_alloc(CPU_HEAD_MAXIMA, sizeof *scratch);
+    uint8_t bad[ROWS];
+    if (!x || !acts || !scratch)
+        die("no memory");
+    for (size_t i = 0; i < ROWS * cols; i++)
+        x[i] = (float)(i * 37 % LEVELS) / LEVELS - 0.5f;
+    rows_make((uint32_t)options.out_rows, &head->rows);
+    head->call = (struct cpu_head_call){.weights = head->weights,
+                                        .rows = {0, ROWS},
+                                        .logits = head->rows.logits,
+                                        .ld = head->rows.ld,
+                                        .ld_maxima = head->rows.ld_maxima,
+                                        .scratch = scratch};
+    cpu_acts_init(&head->call.acts, options.compute, cols, acts);
+    cpu_quantise(cpu_isa_detect(), x, cols, head->call.rows, &head->call.acts, bad);
+    huge_free(x);
+    head->slices = cpu_weights_panels(head->weights) / SLICE;
+    head->next = head->count = 0;
+}
+
+static void head_close(struct head *head)
+{
+    cpu_weights_destroy(head->weights);
+    huge_free(head->call.acts.data);
+    huge_free(head->call.scratch);
+    huge_free(head->rows.logits);
+}
+
+static double head_slice(struct head *head, bool with_maxima)
+{
+    head->call.maxima = with_maxima ? head->rows.maxima : NULL;
+    double begin = thread_seconds();
+    cpu_head(cpu_isa_detect(), &head->call);
+    return thread_seconds() - begin;
+}
+
+/* The next slices with maxima and without, either way first in turn, and each once before, which brings its weights from memory. */
+static void head_round(struct head *head)
+{
+    for (uint32_t i = 0; i < SLICES && head->count < EXTRA_MAX; i++) {
+        head->call.panel_begin = head->next % head->slices * SLICE;
+        head->call.panel_end = head->call.panel_begin + SLICE;
+        bool first = head->next++ / head->slices % 2;
+        head_slice(head, first);
+        double a = head_slice(head, first), b = head_slice(head, !first);
+        head->extra[head->count++] = first ? a - b : b - a;
+    }
+}
+
+/* Seconds of the whole head. */
+static double head_extra(struct head *head)
+{
+    double each = bench_median(head->extra, head->count);
+    return each * (double)cpu_weights_panels(head->weights) / SLICE;
+}
+
 /* 32 rows, one way; seconds. Nothing here changes the logits. */
-static double draw(struct cpu_sampler *sampler, const struct way *way, float *logits,
-                   uint32_t vocab, uint32_t round)
+static double draw(struct cpu_sampler *sampler, const struct way *way, const struct rows *rows,
+                   uint32_t round)
 {
     struct kern_sampling how = way->how;
     how.repetition_penalty = 1;
@@ -66,7 +178,7 @@ static double draw(struct cpu_sampler *sampler, const struct way *way, float *lo
         struct kern_sample sample = {.sampling = &how, .generated_count = round * ROWS + r};
         struct kern_sample_out out;
         cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA,
-                        logits + (size_t)r * vocab, NULL, &out);
+                        rows->logits + r * rows->ld, rows->maxima + r * rows->ld_maxima, &out);
     }
     return thread_seconds() - begin;
 }
@@ -84,28 +196,32 @@ static void between(struct bench *bench, struct model_file *model, const char *w
                                      .kv_pages = ROWS,
                                      .rows_max = ROWS,
                                      .seqs_max = ROWS};
-    const uint32_t vocab = model->config.vocab;
-    float *logits = malloc((size_t)ROWS * vocab * sizeof *logits);
+    static struct head head;
+    struct rows rows;
     struct cpu_sampler *sampler;
     subject_open(&subject, model, options);
-    if (!logits || cpu_sampler_create(vocab, &sampler) != STATUS_OK)
-        die("no memory for logits");
-    logits_fill(logits, (size_t)ROWS * vocab);
+    rows_make(model->config.vocab, &rows);
+    rows_fill(&rows);
+    head_open(&head, model->output);
+    if (cpu_sampler_create(model->config.vocab, &sampler) != STATUS_OK)
+        die("no memory for a sampler");
     uint32_t rounds = 0;
     double start = bench_now();
     while (rounds < 5 || (rounds < ROUNDS_MAX && bench_now() - start < seconds)) {
         steps[rounds] = subject_step(&subject, ROWS, 1, AT);
         sent[rounds] = sending_step(&all[rounds]);
         for (size_t w = 0; w < WAYS; w++)
-            spent[w][rounds] = draw(sampler, &ways[w], logits, vocab, rounds);
+            spent[w][rounds] = draw(sampler, &ways[w], &rows, rounds);
+        head_round(&head);
         rounds++;
     }
-    double step = bench_median(steps, rounds), send_us = bench_median(sent, rounds), dearest = 0;
+    double step = bench_median(steps, rounds), send_us = bench_median(sent, rounds), dearest = 0,
+           maxima = head_extra(&head);
     const char *dearest_name = "";
     char id[96], type[16], unit[64];
     subject_type_name(&subject, type);
     for (size_t w = 0; w < WAYS; w++) {
-        double share = 100 * bench_median(spent[w], rounds) / step;
+        double share = 100 * (bench_median(spent[w], rounds) + maxima) / step;
         if (share > dearest) {
             dearest = share;
             dearest_name = ways[w].name;
@@ -117,6 +233,11 @@ static void between(struct bench *bench, struct model_file *model, const char *w
                                                 .lower_is_better = true,
                                                 BENCH_LIMIT("allowed", allowed)});
     }
+    snprintf(id, sizeof id, "decode32.maxima%s_%s_1t", words, type);
+    bench_add(bench, &(struct bench_record){.id = id,
+                                            .value = 100 * maxima / step,
+                                            .unit = "% of a step, in each of these",
+                                            .lower_is_better = true});
     if (!*words) {
         bench_add(bench, &(struct bench_record){
                              .id = "sched32_send", .value = send_us, .unit = "us/step"});
@@ -133,7 +254,8 @@ static void between(struct bench *bench, struct model_file *model, const char *w
                                      .lower_is_better = true,
                                      BENCH_LIMIT("allowed", allowed)});
     cpu_sampler_destroy(sampler);
-    free(logits);
+    head_close(&head);
+    huge_free(rows.logits);
     engine_destroy(subject.engine);
 }
 

@@ -1,0 +1,56 @@
+/* See head.h. */
+#include "kernels/cpu/head.h"
+
+#include <string.h>
+
+/* maxima: [count][rows], of panels, spoilt: the greatest of each CPU_HEAD_PANELS in a row of its own at runs_out, [rows][ld]. What is
+ * not a number stays so. */
+static void fold(float *maxima, size_t count, size_t rows, float *runs_out, size_t ld)
+{
+    size_t runs = 0;
+    for (size_t p = 0; p < count; p += CPU_HEAD_PANELS, runs++) {
+        float *run = maxima + runs * rows;
+        const float *from = maxima + p * rows;
+        memmove(run, from, rows * sizeof *run);
+        for (size_t i = 1; i < CPU_HEAD_PANELS && p + i < count; i++) {
+            from += rows;
+            for (size_t r = 0; r < rows; r++)
+                run[r] = from[r] > run[r] || from[r] != from[r] ? from[r] : run[r];
+        }
+    }
+    for (size_t r = 0; r < rows; r++)
+        for (size_t run = 0; run < runs; run++)
+            runs_out[r * ld + run] = maxima[run * rows + r];
+}
+
+/* The panels' maxima of a chunk lie row beside row, in the second cache, where a tile's go by one store: each row's own line of them
+ * would be one more that a tile's stores wait for. */
+void cpu_head(enum cpu_isa_level isa, const struct cpu_head_call *head)
+{
+    size_t rows = head->rows.end - head->rows.begin,
+           each = CPU_HEAD_MAXIMA / rows / CPU_HEAD_PANELS * CPU_HEAD_PANELS;
+    struct cpu_linear_call call = {
+        .weights = head->weights,
+        .acts = head->acts,
+        .rows = head->rows,
+        .panel_begin = head->panel_begin,
+        .panel_end = head->panel_end,
+        .out = head->logits,
+        .ld_out = head->ld,
+        .maxima = head->maxima ? head->scratch : NULL,
+        .ld_maxima = rows,
+    };
+    if (!head->maxima) {
+        cpu_linear(isa, &call);
+        return;
+    }
+    call.finite = cpu_linear_finite(head->weights, &head->acts, head->rows);
+    for (size_t p = head->panel_begin; p < head->panel_end; p += each) {
+        call.panel_begin = p;
+        call.panel_end = p + each < head->panel_end ? p + each : head->panel_end;
+        cpu_linear(isa, &call);
+        fold(head->scratch, call.panel_end - p, rows,
+             head->maxima + head->rows.begin * head->ld_maxima + p / CPU_HEAD_PANELS,
+             head->ld_maxima);
+    }
+}
