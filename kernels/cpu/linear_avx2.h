@@ -18,12 +18,12 @@ void cpu_avx2_f32(const struct cpu_linear_call *call);
 /* Byte forms: the call's rows over panels [begin, end), all of them of the first run. */
 void cpu_avx2_bytes(const struct cpu_linear_call *call, size_t begin, size_t end);
 
-/* The end of every chain: times D where the form has one, then stored or added to out. chain: [rows][16], spoilt. */
+/* The end of every chain: times D where the form has one, then stored or added to out; and the call's maxima: out of the registers, since
+ * what was just stored comes back no sooner than its lines from memory. chain: [rows][16], spoilt; for maxima at most 8 rows. */
 void cpu_avx2_store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                     size_t rows, float (*chain)[CPU_PANEL]);
 
-/* The same for a whole panel of a call that wants maxima: out of the registers, since what was just stored comes back no sooner
- * than its lines from memory. chain: [rows][ld_chain]. */
+/* The same of chains that lie ld_chain floats apart, for calls that want maxima. */
 void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_panel *panel,
                            size_t row, size_t rows, const float *chain, size_t ld_chain);
 
