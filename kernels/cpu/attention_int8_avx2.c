@@ -80,33 +80,34 @@ ALWAYS_INLINE void pairs_step(int nq, int nv, const int8_t *b, const int16_t *a,
 
 /* Eight steps of three heads and two registers as one piece: a sum takes a product when the next step's is under way, so that it
  * does not wait in the schedulers. gcc 12 keeps neither that order nor all sixteen registers. */
-#define EIGHT_FACTORS(x)                                      \
-    "vpbroadcastd 4*" x "(%[a]), %%ymm6\n\tvpbroadcastd 4*" x \
-    "(%[a],%[t]), %%ymm7\n\tvpbroadcastd 4*" x "(%[a],%[t],2), %%ymm8\n\t"
+/* clang-format off */
+#define EIGHT_FACTORS(x)                          \
+    "vpbroadcastd 4*" x "(%[a]), %%ymm6\n\t"      \
+    "vpbroadcastd 4*" x "(%[a],%[t]), %%ymm7\n\t" \
+    "vpbroadcastd 4*" x "(%[a],%[t],2), %%ymm8\n\t"
 #define EIGHT_WIDEN(at) "vpmovsxbw " at ", %%ymm9\n\t"
 #define EIGHT_PRODUCT(f, p) "vpmaddwd %%ymm9, %%ymm" f ", %%ymm" p "\n\t"
 #define EIGHT_SUM(p, s) "vpaddd %%ymm" p ", %[" s "], %[" s "]\n\t"
-#define EIGHT_FIRST(x, at)                                                 \
-    EIGHT_FACTORS(x)                                                       \
-    EIGHT_WIDEN(at)                                                        \
-    EIGHT_PRODUCT("6", "10")                                               \
-    EIGHT_PRODUCT("7", "11")                                               \
-    EIGHT_PRODUCT("8", "12")                                               \
-    EIGHT_WIDEN("16" at) EIGHT_PRODUCT("6", "13") EIGHT_PRODUCT("7", "14") \
-        EIGHT_PRODUCT("8", "15")
-#define EIGHT_STEP(x, at)                                                                         \
-    EIGHT_FACTORS(x)                                                                              \
-    EIGHT_WIDEN(at)                                                                               \
-    EIGHT_SUM("10", "s00")                                                                        \
-    EIGHT_PRODUCT("6", "10")                                                                      \
-    EIGHT_SUM("11", "s10")                                                                        \
-    EIGHT_PRODUCT("7", "11") EIGHT_SUM("12", "s20") EIGHT_PRODUCT("8", "12") EIGHT_WIDEN("16" at) \
-        EIGHT_SUM("13", "s01") EIGHT_PRODUCT("6", "13") EIGHT_SUM("14", "s11")                    \
-            EIGHT_PRODUCT("7", "14") EIGHT_SUM("15", "s21") EIGHT_PRODUCT("8", "15")
-#define EIGHT_LAST         \
-    EIGHT_SUM("10", "s00") \
-    EIGHT_SUM("11", "s10") \
-    EIGHT_SUM("12", "s20") EIGHT_SUM("13", "s01") EIGHT_SUM("14", "s11") EIGHT_SUM("15", "s21")
+#define EIGHT_FIRST(x, at)                                                    \
+    EIGHT_FACTORS(x)                                                          \
+    EIGHT_WIDEN(at)                                                           \
+    EIGHT_PRODUCT("6", "10") EIGHT_PRODUCT("7", "11") EIGHT_PRODUCT("8", "12") \
+    EIGHT_WIDEN("16" at)                                                      \
+    EIGHT_PRODUCT("6", "13") EIGHT_PRODUCT("7", "14") EIGHT_PRODUCT("8", "15")
+#define EIGHT_STEP(x, at)                           \
+    EIGHT_FACTORS(x)                                \
+    EIGHT_WIDEN(at)                                 \
+    EIGHT_SUM("10", "s00") EIGHT_PRODUCT("6", "10") \
+    EIGHT_SUM("11", "s10") EIGHT_PRODUCT("7", "11") \
+    EIGHT_SUM("12", "s20") EIGHT_PRODUCT("8", "12") \
+    EIGHT_WIDEN("16" at)                            \
+    EIGHT_SUM("13", "s01") EIGHT_PRODUCT("6", "13") \
+    EIGHT_SUM("14", "s11") EIGHT_PRODUCT("7", "14") \
+    EIGHT_SUM("15", "s21") EIGHT_PRODUCT("8", "15")
+#define EIGHT_LAST                                                       \
+    EIGHT_SUM("10", "s00") EIGHT_SUM("11", "s10") EIGHT_SUM("12", "s20") \
+    EIGHT_SUM("13", "s01") EIGHT_SUM("14", "s11") EIGHT_SUM("15", "s21")
+/* clang-format on */
 ALWAYS_INLINE void pairs_eight(const int8_t *b, size_t stride, const int16_t *a, size_t a_stride,
                                const struct fetch *fetch, __m256i sum[4][2])
 {
