@@ -290,16 +290,13 @@ ALWAYS_INLINE void softmax_join_eight(const float *max, const float *sum, float 
     _mm256_storeu_ps(add, added);
 }
 
-enum { STATES_BATCH = 24 }; /* states that take a softmax's steps together, whole vectors */
+enum { STATES_BATCH = 48 }; /* states that take a softmax's steps together, whole vectors */
 
-/* What up to STATES_BATCH states make of one block: scores [n][64], of which state i sees the first counts[i], become
- * e [n][64]; maxima and sums join those so far, and what is left are the factors of the outputs so far and of this block's
- * (with room for CHUNK more). All states take a step before the next one: maxima, exponentials and what joins are long chains. */
-static inline void softmax_states(uint32_t n, bool first, const float *score,
-                                  const uint32_t *counts, float *e, float *running_max,
-                                  float *running_sum, float *keep, float *add)
+/* What up to STATES_BATCH states make of one block: of scores [n][64] state i sees the first counts[i]. All states take a step before
+ * the next one: maxima, exponentials and what joins are long chains. First the maxima. */
+static inline void softmax_maxima(uint32_t n, const float *score, const uint32_t *counts,
+                                  float *max)
 {
-    float max[STATES_BATCH], sum[STATES_BATCH];
     __m256 lanes[STATES_BATCH];
     for (uint32_t i = 0; i < n; i++)
         if (counts[i] < ATTENTION_BLOCK)
@@ -310,17 +307,17 @@ static inline void softmax_states(uint32_t n, bool first, const float *score,
         lanes[i] = lanes[0];
     for (uint32_t i = 0; i < n; i += CHUNK)
         _mm_storeu_ps(max + i, max_lanes(lanes + i));
-    for (uint32_t i = 0; i < n; i++) {
-        const float *from = score + (size_t)i * ATTENTION_BLOCK;
-        float *to = e + (size_t)i * ATTENTION_BLOCK;
-        bool near = counts[i] < ATTENTION_BLOCK
-                        ? exp_some_near(from, counts[i], max[i], to, &lanes[i])
-                        : exp_block_near(from, max[i], NULL, 0, to, &lanes[i]);
-        if (__builtin_expect(!near, 0))
-            lanes[i] = exp_any(from, counts[i], max[i], to);
-    }
+}
+
+/* At last maxima and sums (sums: [n], and anything up to a multiple of CHUNK) join those so far; what is left are the factors of the
+ * outputs so far and of this block's (with room for CHUNK more). */
+static inline void softmax_states_join(uint32_t n, bool first, const float *max, const __m256 *sums,
+                                       float *running_max, float *running_sum, float *keep,
+                                       float *add)
+{
+    float sum[STATES_BATCH];
     for (uint32_t i = 0; i < n; i += CHUNK)
-        _mm_storeu_ps(sum + i, sum_lanes(lanes + i));
+        _mm_storeu_ps(sum + i, sum_lanes(sums + i));
     if (first) {
         memcpy(running_max, max, n * sizeof *max);
         memcpy(running_sum, sum, n * sizeof *sum);
@@ -340,6 +337,36 @@ static inline void softmax_states(uint32_t n, bool first, const float *score,
         memcpy(running_max + i, some[0], (n - i) * sizeof **some);
         memcpy(running_sum + i, some[1], (n - i) * sizeof **some);
     }
+}
+
+/* The exponentials of a state that sees a part of a block, or of any values; returns the sums. */
+static inline __m256 softmax_exp_some(const float *score, uint32_t count, float max, float *e)
+{
+    __m256 sum;
+    if (__builtin_expect(!exp_some_near(score, count, max, e, &sum), 0))
+        sum = exp_any(score, count, max, e);
+    return sum;
+}
+
+/* All three, for e [n][64]. */
+static inline void softmax_states(uint32_t n, bool first, const float *score,
+                                  const uint32_t *counts, float *e, float *running_max,
+                                  float *running_sum, float *keep, float *add)
+{
+    float max[STATES_BATCH];
+    __m256 sums[STATES_BATCH];
+    softmax_maxima(n, score, counts, max);
+    for (uint32_t i = 0; i < n; i++) {
+        const float *from = score + (size_t)i * ATTENTION_BLOCK;
+        float *to = e + (size_t)i * ATTENTION_BLOCK;
+        if (counts[i] < ATTENTION_BLOCK)
+            sums[i] = softmax_exp_some(from, counts[i], max[i], to);
+        else if (__builtin_expect(!exp_block_near(from, max[i], NULL, 0, to, &sums[i]), 0))
+            sums[i] = exp_any(from, ATTENTION_BLOCK, max[i], to);
+    }
+    for (uint32_t i = n; i % CHUNK != 0; i++)
+        sums[i] = sums[0];
+    softmax_states_join(n, first, max, sums, running_max, running_sum, keep, add);
 }
 
 /* Eight of a head's outputs of one block join what it has so far. */

@@ -251,43 +251,6 @@ ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, 
     }
 }
 
-/* Weights of half a block of which all scores lie at most MATHF8_NEAR below the maximum: as exp_block_near, then times V's scales while
- * still in registers. What is too far shows in *far, the largest magnitude in *top. */
-ALWAYS_INLINE void weights_near(const float *score, float max, const float *scales, float *weight,
-                                __m256 sum[2], __m256i *far, __m256i *top)
-{
-    __m256 x[NEAR];
-#pragma GCC unroll 4
-    for (int v = 0; v < NEAR; v++)
-        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
-#pragma GCC unroll 4
-    for (int v = 0; v < NEAR; v++)
-        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
-    mathf8_exp4_near(x);
-#pragma GCC unroll 4
-    for (int v = 0; v < NEAR; v++) {
-        __m256 w = _mm256_mul_ps(x[v], _mm256_loadu_ps(scales + v * LANES));
-        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
-        *top = _mm256_max_epi32(*top, magnitude(w));
-        _mm256_storeu_ps(weight + v * LANES, w);
-    }
-}
-
-/* Of any block: returns the sums. */
-static __attribute__((noinline)) __m256
-weights_any(const float *score, float max, const float *scales, float *weight, __m256i *top_out)
-{
-    __m256 sum = exp_block(score, ATTENTION_BLOCK, max, weight);
-    __m256i top = _mm256_setzero_si256();
-    for (int i = 0; i < ATTENTION_BLOCK; i += LANES) {
-        __m256 w = _mm256_mul_ps(_mm256_loadu_ps(weight + i), _mm256_loadu_ps(scales + i));
-        top = _mm256_max_epi32(top, magnitude(w));
-        _mm256_storeu_ps(weight + i, w);
-    }
-    *top_out = top;
-    return sum;
-}
-
 /* A whole block's weights as 16-bit integers. */
 ALWAYS_INLINE void weights_round(const float *weight, float inverse, int16_t *out)
 {
@@ -308,7 +271,6 @@ ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run 
                                    float *running_max, float *running_sum, struct softmax *s,
                                    int16_t *weight_out, float *factor_out)
 {
-    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
     _Alignas(32) float scales[ATTENTION_BLOCK], weight[CHUNK * ATTENTION_BLOCK];
     float inverse[CHUNK];
     __m256 best[CHUNK], sums[CHUNK];
@@ -325,15 +287,7 @@ ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run 
     for (int q = 0; q < nq; q++) {
         const float *from = score + q * ATTENTION_BLOCK;
         float *to = weight + q * ATTENTION_BLOCK;
-        __m256i far = limit;
-        __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-        top[q] = _mm256_setzero_si256();
-        weights_near(from, s->max[q], scales, to, sum, &far, &top[q]);
-        weights_near(from + NEAR * LANES, s->max[q], scales + NEAR * LANES, to + NEAR * LANES, sum,
-                     &far, &top[q]);
-        sums[q] = _mm256_add_ps(sum[0], sum[1]);
-        if (__builtin_expect(_mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) != -1, 0))
-            sums[q] = weights_any(from, s->max[q], scales, to, &top[q]);
+        sums[q] = weights_whole(from, s->max[q], scales, to, &top[q]);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)

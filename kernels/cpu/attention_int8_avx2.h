@@ -115,6 +115,59 @@ static inline __m256 scales_load(const uint16_t *scales)
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 
+/* Weights of half a block of which all scores lie at most MATHF8_NEAR below the maximum: as exp_block_near, then times V's scales while
+ * still in registers. What is too far shows in *far, the largest magnitude in *top. */
+ALWAYS_INLINE void weights_near(const float *score, float max, const float *scales, float *weight,
+                                __m256 sum[2], __m256i *far, __m256i *top)
+{
+    __m256 x[NEAR];
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++)
+        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++)
+        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
+    mathf8_exp4_near(x);
+#pragma GCC unroll 4
+    for (int v = 0; v < NEAR; v++) {
+        __m256 w = _mm256_mul_ps(x[v], _mm256_loadu_ps(scales + v * LANES));
+        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+        *top = _mm256_max_epi32(*top, magnitude(w));
+        _mm256_storeu_ps(weight + v * LANES, w);
+    }
+}
+
+/* Of any block: returns the sums. */
+static __attribute__((noinline)) __m256
+weights_any(const float *score, float max, const float *scales, float *weight, __m256i *top_out)
+{
+    __m256 sum = exp_block(score, ATTENTION_BLOCK, max, weight);
+    __m256i top = _mm256_setzero_si256();
+    for (int i = 0; i < ATTENTION_BLOCK; i += LANES) {
+        __m256 w = _mm256_mul_ps(_mm256_loadu_ps(weight + i), _mm256_loadu_ps(scales + i));
+        top = _mm256_max_epi32(top, magnitude(w));
+        _mm256_storeu_ps(weight + i, w);
+    }
+    *top_out = top;
+    return sum;
+}
+
+/* Weights of a whole block, e * V's scale: returns the sums of e, and the largest magnitudes in *top_out. */
+ALWAYS_INLINE __m256 weights_whole(const float *score, float max, const float *scales,
+                                   float *weight, __m256i *top_out)
+{
+    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
+    __m256i far = limit;
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    *top_out = _mm256_setzero_si256();
+    weights_near(score, max, scales, weight, sum, &far, top_out);
+    weights_near(score + NEAR * LANES, max, scales + NEAR * LANES, weight + NEAR * LANES, sum, &far,
+                 top_out);
+    if (__builtin_expect(_mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) != -1, 0))
+        return weights_any(score, max, scales, weight, top_out);
+    return _mm256_add_ps(sum[0], sum[1]);
+}
+
 /* Several rows of one KV head, dim a multiple of 8 (attention_int8_rows_avx2.c). factor: [rows x group], query: [rows x group][dim], as
  * query_make makes them; up to five states more may be read. */
 void cpu_avx2_kv_int8_rows(const struct cpu_attention_tile *tile, const float *factor,

@@ -17,8 +17,7 @@
 
 enum {
     STATES = 6, /* of a tile of products */
-    BATCH =
-        24, /* whole tiles; what lies between their phases fits the first cache beside K, or V */
+    BATCH = STATES_BATCH,
 };
 _Static_assert(BATCH % STATES == 0 && BATCH % LANES == 0, "whole tiles, and factors in lanes");
 
@@ -197,23 +196,16 @@ static __attribute__((noinline)) void outputs(uint32_t n, const struct wide *wid
 /* --- weights --- */
 
 /* e * V's scale, 0 from `count` on; e is gone then. The largest bits of each lane. */
-ALWAYS_INLINE __m256i weights_scale(const float *scale, uint32_t run_count, uint32_t count,
-                                    float *e)
+static __m256i weights_scale(const float *scale, uint32_t run_count, uint32_t count, float *e)
 {
-    __m256i top[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    bool whole = count == ATTENTION_BLOCK;
-#pragma GCC unroll 4
-    for (uint32_t j = 0; j < run_count * RUN; j += RUN)
-#pragma GCC unroll 2
-        for (uint32_t n = 0; n < 2; n++) {
-            float *at = e + j + n * LANES;
-            __m256 w = _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_loadu_ps(scale + j + n * LANES));
-            if (!whole)
-                w = _mm256_and_ps(w, valid_lanes(count, j + n * LANES));
-            top[n] = _mm256_max_epu32(top[n], magnitude(w));
-            _mm256_storeu_ps(at, w);
-        }
-    return _mm256_max_epu32(top[0], top[1]);
+    __m256i top = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < run_count * RUN; j += LANES) {
+        __m256 w = _mm256_mul_ps(_mm256_loadu_ps(e + j), _mm256_loadu_ps(scale + j));
+        w = _mm256_and_ps(w, valid_lanes(count, j));
+        top = _mm256_max_epu32(top, magnitude(w));
+        _mm256_storeu_ps(e + j, w);
+    }
+    return top;
 }
 
 /* kv_int8_factor of eight. */
@@ -229,22 +221,32 @@ ALWAYS_INLINE __m256 factors_of(__m256i top, float *inverse_out)
                             _mm256_and_ps(_mm256_div_ps(amax, most), some), finite);
 }
 
-/* The batch's n weights as words, and their factors. Where a weight is not finite the words are anything, and the factor is NaN. All
- * states take a step before the next one. */
+/* The batch's scores become weights as words, with their factors, and join what the states have so far. Where a weight is not finite
+ * the words are anything, and the factor is NaN. All states take a step before the next one. */
 static __attribute__((noinline)) void weights_make(const struct wide *wide, uint32_t run_count,
-                                                   uint32_t n, struct batch *batch)
+                                                   uint32_t n, bool first, float *running_max,
+                                                   float *running_sum, struct batch *batch)
 {
+    __m256 sums[BATCH];
     __m256i top[BATCH];
-    float inverse[BATCH];
+    float max[BATCH], inverse[BATCH];
+    softmax_maxima(n, batch->score, batch->counts, max);
     for (uint32_t i = 0; i < n; i++) {
+        const float *score = batch->score + i * ATTENTION_BLOCK;
         float *e = batch->e + i * ATTENTION_BLOCK;
-        if (batch->counts[i] == ATTENTION_BLOCK)
-            top[i] = weights_scale(wide->v_scale, RUNS, ATTENTION_BLOCK, e);
-        else
-            top[i] = weights_scale(wide->v_scale, run_count, batch->counts[i], e);
+        uint32_t count = batch->counts[i];
+        if (count == ATTENTION_BLOCK) {
+            sums[i] = weights_whole(score, max[i], wide->v_scale, e, &top[i]);
+            continue;
+        }
+        sums[i] = softmax_exp_some(score, count, max[i], e);
+        top[i] = weights_scale(wide->v_scale, run_count, count, e);
     }
-    for (uint32_t i = n; i % LANES != 0; i++)
+    for (uint32_t i = n; i % LANES != 0; i++) {
+        sums[i] = _mm256_setzero_ps();
         top[i] = _mm256_setzero_si256();
+    }
+    softmax_states_join(n, first, max, sums, running_max, running_sum, batch->keep, batch->add);
     for (uint32_t i = 0; i < n; i += LANES)
         _mm256_storeu_ps(batch->factor + i, factors_of(mathf8_top_lanes(top + i), inverse + i));
     for (uint32_t i = 0; i < n; i++) {
@@ -314,10 +316,8 @@ static void block_rows(const struct cpu_attention_tile *tile, const struct state
                            states->query + (size_t)(state + i) * dim,
                            batch.score + (size_t)i * ATTENTION_BLOCK);
         }
-        softmax_states(n, first, batch.score, batch.counts, batch.e, results.max + state,
-                       results.sum + state, batch.keep, batch.add);
-        uint32_t run_count = runs_of(batch.counts[BATCH - 1]);
-        weights_make(wide, run_count, n, &batch);
+        weights_make(wide, runs_of(batch.counts[BATCH - 1]), n, first, results.max + state,
+                     results.sum + state, &batch);
         for (uint32_t i = 0; i < n; i += STATES)
             outputs(n - i < STATES ? n - i : STATES, wide, dim,
                     runs_of(batch.counts[i + STATES - 1]), &batch, i, first,
