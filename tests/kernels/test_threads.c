@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/numa.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/share.h"
 #include "tests/test.h"
 
 /* --- the pool --- */
@@ -86,6 +87,67 @@ TEST(threads, every_item_once_on_any_number)
         runs_cost(threads, 50, &sum);
         CHECK_INT(sum, expected);
     }
+}
+
+/* --- runs of panels --- */
+
+enum { PANELS_MOST = 3000 };
+
+struct share_job {
+    struct cpu_share share;
+    _Atomic uint8_t times[PANELS_MOST];
+};
+
+static void share_body(void *context, uint32_t item, unsigned worker)
+{
+    (void)item;
+    struct share_job *job = context;
+    uint32_t begin, end;
+    while (cpu_share_take(&job->share, worker, &begin, &end)) {
+        CHECK(begin < end && end <= PANELS_MOST);
+        for (uint32_t p = begin; p < end; p++)
+            atomic_fetch_add(&job->times[p], 1);
+    }
+}
+
+TEST(threads, every_panel_once_whoever_takes_it)
+{
+    static struct share_job job;
+    static const uint32_t counts[] = {1, 2, 3, 7, 36, 60, 192, PANELS_MOST};
+    for (unsigned threads = 1; threads <= 9; threads++) {
+        struct cpu_pool *pool = NULL;
+        CHECK_INT(cpu_pool_create(threads, NULL, &pool), STATUS_OK);
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+            for (uint32_t least = 1; least <= 4; least *= 2) {
+                memset((void *)job.times, 0, sizeof job.times);
+                cpu_share_init(&job.share, counts[i], threads, least);
+                cpu_pool_run(pool, threads, share_body, &job);
+                for (uint32_t p = 0; p < PANELS_MOST; p++)
+                    CHECK_INT(job.times[p], p < counts[i]);
+            }
+        }
+        cpu_pool_destroy(pool);
+    }
+}
+
+/* One that never comes loses nothing, and what the first takes of its own is in order, of the other's from the back. */
+TEST(threads, who_comes_late_is_taken_from)
+{
+    static struct cpu_share share;
+    cpu_share_init(&share, 100, 2, 2);
+    uint32_t begin, end, next = 0, back = 100;
+    while (next < 50) {
+        CHECK(cpu_share_take(&share, 0, &begin, &end));
+        CHECK_INT(begin, next);
+        CHECK(end - begin >= 2 || end == 50);
+        next = end;
+    }
+    while (back > 50) {
+        CHECK(cpu_share_take(&share, 0, &begin, &end));
+        CHECK_INT(end, back);
+        back = begin;
+    }
+    CHECK(!cpu_share_take(&share, 0, &begin, &end) && !cpu_share_take(&share, 1, &begin, &end));
 }
 
 /* --- memory nodes --- */
