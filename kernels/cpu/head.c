@@ -1,23 +1,42 @@
 /* See head.h. */
 #include "kernels/cpu/head.h"
 
-#include <string.h>
+static inline float greater(float a, float b)
+{
+    return a > b ? a : b;
+}
 
-/* maxima: [count][rows], of panels, spoilt: the greatest of each CPU_HEAD_PANELS in a row of its own at runs_out, [rows][ld]. What is
- * not a number stays so. */
-static void fold(float *maxima, size_t count, size_t rows, float *runs_out, size_t ld)
+/* The same, but what is not a number stays so. */
+static inline float greater_or_wrong(float a, float b)
+{
+    return a > b || a != a ? a : b;
+}
+
+/* from: [count][rows], of a run's panels; run: [rows], which may begin there. */
+static void run_fold(const float *from, size_t count, size_t rows, bool finite, float *run)
+{
+    if (finite && count == CPU_HEAD_PANELS) {
+        _Static_assert(CPU_HEAD_PANELS == 4, "as below");
+        const float *a = from, *b = a + rows, *c = b + rows, *d = c + rows;
+        for (size_t r = 0; r < rows; r++)
+            run[r] = greater(greater(a[r], b[r]), greater(c[r], d[r]));
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        float most = from[r];
+        for (size_t i = 1; i < count; i++)
+            most = greater_or_wrong(from[i * rows + r], most);
+        run[r] = most;
+    }
+}
+
+/* maxima: [count][rows], of panels, spoilt: those of runs in rows of their own at runs_out, [rows][ld]. */
+static void fold(float *maxima, size_t count, size_t rows, bool finite, float *runs_out, size_t ld)
 {
     size_t runs = 0;
-    for (size_t p = 0; p < count; p += CPU_HEAD_PANELS, runs++) {
-        float *run = maxima + runs * rows;
-        const float *from = maxima + p * rows;
-        memmove(run, from, rows * sizeof *run);
-        for (size_t i = 1; i < CPU_HEAD_PANELS && p + i < count; i++) {
-            from += rows;
-            for (size_t r = 0; r < rows; r++)
-                run[r] = from[r] > run[r] || from[r] != from[r] ? from[r] : run[r];
-        }
-    }
+    for (size_t p = 0; p < count; p += CPU_HEAD_PANELS)
+        run_fold(maxima + p * rows, count - p < CPU_HEAD_PANELS ? count - p : CPU_HEAD_PANELS, rows,
+                 finite, maxima + runs++ * rows);
     for (size_t r = 0; r < rows; r++)
         for (size_t run = 0; run < runs; run++)
             runs_out[r * ld + run] = maxima[run * rows + r];
@@ -49,7 +68,7 @@ void cpu_head(enum cpu_isa_level isa, const struct cpu_head_call *head)
         call.panel_begin = p;
         call.panel_end = p + each < head->panel_end ? p + each : head->panel_end;
         cpu_linear(isa, &call);
-        fold(head->scratch, call.panel_end - p, rows,
+        fold(head->scratch, call.panel_end - p, rows, call.finite,
              head->maxima + head->rows.begin * head->ld_maxima + p / CPU_HEAD_PANELS,
              head->ld_maxima);
     }
