@@ -416,8 +416,8 @@ static float farthest_of(const struct draw *draw)
 /* Buckets that reach so far below the best. */
 static float per_of(float reach)
 {
-    const float most = 1e30f, per = (float)(CPU_SAMPLER_BUCKETS - 1) / reach; /* infinite when 0 */
-    return per < most ? -per : -most;
+    const float most = 1e30f, least = (float)(CPU_SAMPLER_BUCKETS - 1) / most;
+    return reach > least ? -(float)(CPU_SAMPLER_BUCKETS - 1) / reach : -most; /* also of -0 */
 }
 
 /* The runs of `each` values from `at` on, whose maximum is `least` or more, into sampler->picked; how many. */

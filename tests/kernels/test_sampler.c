@@ -539,3 +539,161 @@ TEST(sampler, rows_equal_plain)
         }
     cpu_sampler_destroy(sampler);
 }
+
+/* --- maxima: a row with the head's and one without, changes that touch some runs --- */
+
+enum { ROW_MOST = 4097 };
+
+/* Both instruction sets, maxima given and made: one result. */
+static struct kern_sample_out maxima_run(struct cpu_sampler *sampler, uint32_t vocab,
+                                         const struct kern_sample *sample, int64_t extra,
+                                         const float *logits)
+{
+    static float copy[ROW_MOST], maxima[ROW_MOST / CPU_SAMPLER_RUN + 1];
+    struct kern_sample_out out[4];
+    memset(out, 0, sizeof out);
+    for (int i = 0; i < 4; i++) {
+        memcpy(copy, logits, vocab * sizeof copy[0]);
+        cpu_sampler_loops_plain.maxima(logits, vocab, maxima);
+        cpu_sampler_row(sampler, i % 2 ? CPU_ISA_PLAIN : cpu_isa_detect(), sample, extra, copy,
+                        i / 2 ? maxima : NULL, &out[i]);
+        CHECK_MSG(memcmp(&out[0], &out[i], sizeof out[0]) == 0, "%u words, way %d: %u, then %u",
+                  vocab, i, out[0].token, out[i].token);
+    }
+    return out[0];
+}
+
+/* As docs/NUMERICS.md says it; prompt and answer as below. */
+static void changes_by_the_definition(const struct kern_sample *sample, int64_t extra,
+                                      uint32_t vocab, float *x)
+{
+    const struct kern_sampling *how = sample->sampling;
+    for (uint32_t i = 0; i < how->bias_count; i++)
+        x[how->bias[i].token_id] += how->bias[i].bias;
+    for (uint32_t id = 0; id < vocab; id++) {
+        uint32_t prompt = 0, answer = extra == (int64_t)id;
+        for (uint32_t i = 0; i < how->prompt_count; i++)
+            prompt += how->prompt[i] == id;
+        for (uint32_t i = 0; i < sample->generated_count; i++)
+            answer += how->generated[i] == id;
+        if (prompt || answer)
+            x[id] = x[id] > 0 ? x[id] / how->repetition_penalty : x[id] * how->repetition_penalty;
+        if (answer) {
+            x[id] = x[id] - how->frequency_penalty * (float)answer;
+            x[id] = x[id] - how->presence_penalty;
+        }
+    }
+}
+
+/* The best lies at a run's border or is there twice; a change lowers it, or lifts another above it. */
+TEST(sampler, maxima_and_changes)
+{
+    static const uint32_t sizes[] = {1, 2, 63, 64, 65, 128, 129, 1000, ROW_MOST};
+    static const struct {
+        float temperature, top_p, min_p;
+        uint32_t top_k;
+    } ways[] = {{0, 1, 0, 0},    {1, 1, 0, 0},   {1, 1, 0.1f, 0},      {1, 0.9f, 0, 0},
+                {1, 0.8f, 0, 3}, {2, 1, 0, 100}, {1, 0.9f, 0.05f, 70}, {0.5f, 0.99f, 0.2f, 0}};
+    enum { WAYS = sizeof ways / sizeof ways[0], CHANGES = 6 };
+    static float logits[ROW_MOST], changed[ROW_MOST];
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        const uint32_t vocab = sizes[s];
+        struct cpu_sampler *sampler;
+        CHECK_INT(cpu_sampler_create(vocab, &sampler), STATUS_OK);
+        for (uint32_t c = 0; c < 5 * CHANGES * WAYS; c++) {
+            const uint32_t bests[] = {0, 63, 64, vocab - 1, vocab / 2};
+            uint32_t best = bests[c % 5] % vocab, other = (best + vocab / 2 + 1) % vocab,
+                     change = c / 5 % CHANGES, way = c / 5 / CHANGES;
+            for (uint32_t i = 0; i < vocab; i++)
+                logits[i] = 4 * noise();
+            logits[best] = 5;
+            if (c % 2)
+                logits[(best + 64) % vocab] = 5; /* equal, in another run */
+            uint32_t prompt[] = {best, other, best}, answer[] = {other, best, best};
+            struct kern_bias bias[] = {{other, 2}, {best, -9}, {other, 5}};
+            how = (struct kern_sampling){.temperature = ways[way].temperature,
+                                         .top_p = ways[way].top_p,
+                                         .min_p = ways[way].min_p,
+                                         .top_k = ways[way].top_k,
+                                         .repetition_penalty = change >= 3 ? 1.5f : 1,
+                                         .frequency_penalty = change == 4 ? 0.75f : 0,
+                                         .presence_penalty = change == 5 ? -3 : 0,
+                                         .logprobs = c % 3 ? 3 : -1,
+                                         .seed = c,
+                                         .bias = bias,
+                                         .bias_count = change == 1   ? 1
+                                                       : change == 2 ? 3
+                                                                     : 0,
+                                         .prompt = prompt,
+                                         .prompt_count = 3,
+                                         .generated = answer};
+            sample.generated_count = 3;
+            int64_t extra = c % 4 ? CPU_SAMPLER_NO_EXTRA : (int64_t)other;
+            struct kern_sample_out out = maxima_run(sampler, vocab, &sample, extra, logits);
+            memcpy(changed, logits, sizeof changed);
+            changes_by_the_definition(&sample, extra, vocab, changed);
+            CHECK(out.finite);
+            if (how.temperature > 0) {
+                CHECK_INT(out.token, slow_draw(changed, vocab, &how, 3));
+            } else {
+                uint32_t first = 0;
+                for (uint32_t i = 1; i < vocab; i++)
+                    first = changed[i] > changed[first] ? i : first;
+                CHECK_INT(out.token, first);
+            }
+            if (how.logprobs < 0)
+                continue;
+            CHECK_INT(out.top_count, vocab < 3 ? vocab : 3);
+            float max = logits[out.top_ids[0]], log_sum = -out.top_logprobs[0];
+            CHECK(out.logprob == (logits[out.token] - max) - log_sum); /* the raw logits */
+            for (uint32_t i = 0; i < out.top_count; i++) {
+                uint32_t better = 0;
+                for (uint32_t j = 0; j < vocab; j++)
+                    better += logits[j] > logits[out.top_ids[i]] ||
+                              (logits[j] == logits[out.top_ids[i]] && j < out.top_ids[i]);
+                CHECK_INT(better, i);
+            }
+        }
+        cpu_sampler_destroy(sampler);
+    }
+}
+
+/* In any run, alone or beside another; and what only changes make infinite. */
+TEST(sampler, maxima_of_what_is_not_finite)
+{
+    static const float wrong[] = {__builtin_inff(), -__builtin_inff(), __builtin_nanf("")};
+    static const uint32_t sizes[] = {1, 64, 65, 1000, ROW_MOST};
+    static float logits[ROW_MOST];
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        uint32_t vocab = sizes[s], step = vocab / 40 + 1;
+        struct cpu_sampler *sampler;
+        CHECK_INT(cpu_sampler_create(vocab, &sampler), STATUS_OK);
+        for (uint32_t i = 0; i < vocab; i++)
+            logits[i] = 4 * noise();
+        for (uint32_t at = 0; at < vocab; at += step)
+            for (int i = 0; i < 6; i++) {
+                float was = logits[at], was_last = logits[vocab - 1];
+                if (i >= 3)
+                    logits[vocab - 1] = -wrong[i % 3];
+                logits[at] = wrong[i % 3];
+                how.temperature = (float)(i % 2);
+                CHECK(!maxima_run(sampler, vocab, &sample, CPU_SAMPLER_NO_EXTRA, logits).finite);
+                logits[vocab - 1] = was_last;
+                logits[at] = was;
+            }
+        struct kern_bias bias[] = {{vocab / 2, 3e38f}, {vocab / 2, 3e38f}};
+        how.bias = bias;
+        how.bias_count = 2;
+        CHECK(!maxima_run(sampler, vocab, &sample, CPU_SAMPLER_NO_EXTRA, logits).finite);
+        bias[0].bias = bias[1].bias = -3e38f; /* is never drawn, if there is another */
+        struct kern_sample_out out =
+            maxima_run(sampler, vocab, &sample, CPU_SAMPLER_NO_EXTRA, logits);
+        CHECK(vocab == 1 ? !out.finite : out.finite && out.token != vocab / 2);
+        how.bias_count = 0;
+        cpu_sampler_destroy(sampler);
+    }
+}
