@@ -21,7 +21,7 @@ enum {
     ROWS_PER_ITEM_FEW =
         4, /* up to ROWS_FEW rows: of several sequences, most likely, so that no two share a line of a page */
     ROWS_FEW = 64,
-    ROWS_ALONE_MAX = 8,
+    ROWS_ALONE_MAX = 4,
 };
 
 enum status cpu_rope_create(struct kern_device *device, const struct kern_rope_desc *desc,

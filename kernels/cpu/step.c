@@ -17,8 +17,8 @@
 enum {
     ROWS_PER_ITEM = 8, /* of the row-wise operations */
     ROWS_PER_ITEM_FEW = 4,
-    ROWS_ALONE_MAX = 16, /* up to this many rows are not worth waking anyone, */
-    ROWS_ALONE_LONG = 8, /* up to this many where a row takes a microsecond */
+    ROWS_ALONE_MAX = 8,  /* up to this many rows are not worth waking anyone, */
+    ROWS_ALONE_LONG = 4, /* up to this many where a row takes a microsecond */
     PANELS_PER_ITEM_MIN = 4,
     ROWS_FEW = 2,      /* of a product: bound by reading */
     ROWS_MANY = 64,    /* so many that they come from far for every part */
