@@ -283,7 +283,8 @@ static void panels_int8(const struct cpu_linear_call *call, const struct cpu_pan
 static void chunk_int8(const struct cpu_linear_call *call, size_t row, size_t rows)
 {
     for (size_t p = call->panel_begin; p < call->panel_end;) {
-        struct cpu_panel pair[TILE_PANELS] = {cpu_weights_panel(call->weights, p)};
+        struct cpu_panel pair[TILE_PANELS];
+        pair[0] = cpu_weights_panel(call->weights, p);
         size_t panels = 1;
         if (p + 1 < call->panel_end) {
             pair[1] = cpu_weights_panel(call->weights, p + 1);
