@@ -353,53 +353,31 @@ static uint64_t buckets(const float *x, uint32_t count, const struct cpu_sampler
 #define LANES_64(m) LANES_16(m), LANES_16((m) + 16), LANES_16((m) + 32), LANES_16((m) + 48)
 static const uint64_t lanes_set[256] = {LANES_64(0), LANES_64(64), LANES_64(128), LANES_64(192)};
 
-/* Without a branch: nobody could foretell it. */
-static uint32_t above(const float *x, uint32_t count, uint32_t id, float least, float *values,
-                      uint32_t *ids)
+/* Appends the ids of those of `count` values, a multiple of 8, that are `from` or more; x[0] has `id`. Without a branch: nobody could
+ * foretell it. */
+static inline uint32_t ids_append(const float *x, uint32_t count, uint32_t id, __m256 from,
+                                  uint32_t have, uint32_t *ids)
 {
-    const __m256 from = _mm256_set1_ps(least);
-    uint32_t have = 0, i = 0;
-    for (; i + 8 <= count; i += 8) {
+    for (uint32_t i = 0; i < count; i += 8) {
         __m256 is = _mm256_cmp_ps(_mm256_loadu_ps(x + i), from, _CMP_GE_OQ);
         uint32_t lanes = (uint32_t)_mm256_movemask_ps(is);
         __m256i set = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)&lanes_set[lanes]));
-        _mm256_storeu_si256((void *)(ids + have), _mm256_add_epi32(set, _mm256_set1_epi32((int)i)));
+        set = _mm256_add_epi32(set, _mm256_set1_epi32((int)(id + i)));
+        _mm256_storeu_si256((void *)(ids + have), set);
         have += (uint32_t)__builtin_popcount(lanes);
     }
-    for (uint32_t k = 0; k < have; k++) {
-        values[k] = x[ids[k]];
-        ids[k] += id;
-    }
-    return have + sampler_above(x + i, count - i, id + i, least, values + have, ids + have);
+    return have;
 }
 
-/* Which of 32 values are `from` or more, the first in the lowest bit. */
-static inline uint32_t reaching32(const float *x, __m256 from)
+static uint32_t above(const float *x, uint32_t count, uint32_t id, float least, float *values,
+                      uint32_t *ids)
 {
-    __m256i is[4];
-    EACH_CHAIN is[c] =
-        _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x + 8 * c), from, _CMP_GE_OQ));
-    __m256i words =
-        _mm256_packs_epi16(_mm256_packs_epi32(is[0], is[1]), _mm256_packs_epi32(is[2], is[3]));
-    /* packing goes by halves of registers */
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    return (uint32_t)_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(words, order));
-}
-
-/* Appends the numbers of the bits that are set, eight at a time: how many there are cannot be foretold, but are seldom more. */
-static inline uint32_t bits_append(uint64_t bits, uint32_t first, uint32_t have, uint32_t *ids)
-{
-    const uint64_t last = UINT64_C(1) << 63; /* so that there is one */
-    uint32_t count = (uint32_t)__builtin_popcountll(bits), done = 0;
-    do {
-        _Pragma("GCC unroll 8") for (int k = 0; k < CPU_SAMPLER_SPARE; k++)
-        {
-            ids[have + done + (uint32_t)k] = first + (uint32_t)__builtin_ctzll(bits | last);
-            bits &= bits - 1;
-        }
-        done += CPU_SAMPLER_SPARE;
-    } while (done < count);
-    return have + count;
+    uint32_t whole = count / 8 * 8;
+    uint32_t have = ids_append(x, whole, id, _mm256_set1_ps(least), 0, ids);
+    for (uint32_t k = 0; k < have; k++)
+        values[k] = x[ids[k] - id];
+    return have +
+           sampler_above(x + whole, count - whole, id + whole, least, values + have, ids + have);
 }
 
 static uint32_t gather(const float *x, uint32_t count, const uint32_t *runs_of, uint32_t run_count,
@@ -413,14 +391,11 @@ static uint32_t gather(const float *x, uint32_t count, const uint32_t *runs_of, 
         const float *next = x + runs_of[k + NEXT < run_count ? k + NEXT : k] * CPU_SAMPLER_RUN;
         for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += LINE)
             _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
-        if (begin + CPU_SAMPLER_RUN <= count) {
-            uint64_t bits = reaching32(x + begin, from);
-            bits |= (uint64_t)reaching32(x + begin + 32, from) << 32;
-            have = bits_append(bits, begin, have, ids);
-        } else {
+        if (begin + CPU_SAMPLER_RUN <= count)
+            have = ids_append(x + begin, CPU_SAMPLER_RUN, begin, from, have, ids);
+        else
             have +=
                 sampler_above(x + begin, count - begin, begin, least, values + have, ids + have);
-        }
     }
     for (uint32_t i = 0; i < have; i++)
         values[i] = x[ids[i]];
