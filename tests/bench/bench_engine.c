@@ -338,13 +338,10 @@ enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
 static void deep_open(struct deep *deep, struct model_file *model, unsigned threads,
                       enum kern_kv_type type, double token_bytes, uint32_t seqs)
 {
-    struct engine_options options = {.threads = threads,
-                                     .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = type,
-                                     .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = seqs * PAGES,
-                                     .rows_max = SUBJECT_SEQS_MAX,
-                                     .seqs_max = SUBJECT_SEQS_MAX};
+    struct engine_options options = subject_options(threads);
+    options.kv_type = type;
+    options.kv_pages = seqs * PAGES;
+    options.rows_max = SUBJECT_SEQS_MAX;
     *deep = (struct deep){.type = type, .token_bytes = token_bytes};
     limits_open(&deep->limits, token_bytes * SUBJECT_LONG, threads);
     subject_open(&deep->subject, model, options);
@@ -449,13 +446,7 @@ static void bench_attention(struct report *report, struct model_file *model, uns
 
 static void bench_threads(struct report *report, struct model_file *model, unsigned threads)
 {
-    struct engine_options options = {.threads = threads,
-                                     .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = KERN_KV_F16,
-                                     .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
-                                     .rows_max = SUBJECT_PROMPT,
-                                     .seqs_max = SUBJECT_SEQS_MAX};
+    struct engine_options options = subject_options(threads);
     static struct subject subject;
     static struct limits limits;
     subject_open(&subject, model, options);
@@ -480,13 +471,8 @@ static void bench_load(struct report *report, const char *path)
 {
     struct err err = ERR_INIT;
     struct model_file *model;
-    struct engine_options options = {.threads = 1,
-                                     .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = KERN_KV_F16,
-                                     .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = SUBJECT_SEQ_PAGES,
-                                     .rows_max = SUBJECT_PROMPT,
-                                     .seqs_max = SUBJECT_SEQS_MAX};
+    struct engine_options options = subject_options(1);
+    options.kv_pages = SUBJECT_SEQ_PAGES;
     static struct subject subject;
     double start = bench_now();
     if (model_open(path, &model, &err) != STATUS_OK)

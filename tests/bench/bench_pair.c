@@ -66,14 +66,8 @@ static _Noreturn void worker_run(struct model_file *model, const char *cpus, int
                                  int results)
 {
     static struct subject subject;
-    struct engine_options options = {.threads = 1,
-                                     .cpus = cpus,
-                                     .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = KERN_KV_F16,
-                                     .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
-                                     .rows_max = SUBJECT_PROMPT,
-                                     .seqs_max = SUBJECT_SEQS_MAX};
+    struct engine_options options = subject_options(1);
+    options.cpus = cpus;
     subject_open(&subject, model, options);
     subject_pages_fill(&subject);
     cpu_set_t own;

@@ -189,13 +189,8 @@ static void between(struct bench *bench, struct model_file *model, const char *w
 {
     static double steps[ROUNDS_MAX], spent[WAYS][ROUNDS_MAX], sent[ROUNDS_MAX], all[ROUNDS_MAX];
     static struct subject subject;
-    struct engine_options options = {.threads = 1,
-                                     .compute = KERN_COMPUTE_INT8,
-                                     .kv_type = KERN_KV_F16,
-                                     .page_tokens = SUBJECT_PAGE_TOKENS,
-                                     .kv_pages = ROWS,
-                                     .rows_max = ROWS,
-                                     .seqs_max = ROWS};
+    struct engine_options options = subject_options(1);
+    options.kv_pages = options.rows_max = ROWS;
     static struct head head;
     struct rows rows;
     struct cpu_sampler *sampler;

@@ -18,6 +18,17 @@ static void die(const char *what)
     exit(1);
 }
 
+struct engine_options subject_options(unsigned threads)
+{
+    return (struct engine_options){.threads = threads,
+                                   .compute = KERN_COMPUTE_INT8,
+                                   .kv_type = KERN_KV_F16,
+                                   .page_tokens = SUBJECT_PAGE_TOKENS,
+                                   .kv_pages = SUBJECT_SEQS_MAX * SUBJECT_SEQ_PAGES,
+                                   .rows_max = SUBJECT_PROMPT,
+                                   .seqs_max = SUBJECT_SEQS_MAX};
+}
+
 void subject_open(struct subject *subject, struct model_file *model, struct engine_options options)
 {
     struct err err = ERR_INIT;

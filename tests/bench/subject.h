@@ -30,6 +30,9 @@ struct subject {
     uint32_t pages[SUBJECT_SEQS_MAX][SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 2]; /* block tables */
 };
 
+/* int8 on f16 KV: room for prompts of SUBJECT_PROMPT and SUBJECT_SEQS_MAX sequences. */
+struct engine_options subject_options(unsigned threads);
+
 void subject_open(struct subject *subject, struct model_file *model, struct engine_options options);
 
 /* "q4_1": the type of the weights, or of the arithmetic where they are widened ("f32"); a part of ids. */
