@@ -54,37 +54,70 @@ static inline __m256 exp_block(const float *score, uint32_t count, float max, fl
 /* Vectors that take an exponential's steps in turn. */
 enum { NEAR = 4 };
 
-/* exp_block for a whole block whose scores all lie at most MATHF8_NEAR below the maximum. False when a
- * score lies lower or is NaN; *sum_out is then undefined, as is e. Eight lines are asked for on the way, `step` bytes apart from
- * `ahead` on, if that is not NULL. */
-ALWAYS_INLINE bool exp_block_near(const float *score, float max, const uint8_t *ahead, size_t step,
-                                  float *e, __m256 *sum_out)
+/* A block is two halves, of which each is seen whole (a constant after inlining), or in part. */
+enum { HALF = ATTENTION_BLOCK / 2 };
+
+ALWAYS_INLINE __m256 valid_lanes(uint32_t count, uint32_t at)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)at), lane));
+}
+
+/* e[j] = exp(score[j] - max) of a half whose scores all lie at most MATHF8_NEAR below the maximum, 0 from `count` on; *far has more
+ * than MATHF8_NEAR, as bits, when a score lies lower or is NaN, and e is nothing then. */
+ALWAYS_INLINE void exp_half_near(bool whole, const float *score, uint32_t count, float max,
+                                 float *e, __m256 sum[2], __m256i *far)
+{
+    __m256 x[NEAR];
+    /* x = max - score, the argument's exact negative: as bits, everything above the limit and every NaN is greater */
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < NEAR; v++) {
+        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
+        if (!whole)
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
+    }
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < NEAR; v++)
+        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
+    mathf8_exp4_near(x);
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < NEAR; v++) {
+        if (!whole)
+            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
+        _mm256_storeu_ps(e + v * LANES, x[v]);
+        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
+    }
+}
+
+/* exp_block of a block whose scores all lie at most MATHF8_NEAR below the maximum; else false, and *sum_out and e are nothing. Of a
+ * half that is not seen nothing is written. */
+ALWAYS_INLINE bool exp_near(const float *score, uint32_t count, float max, float *e,
+                            __m256 *sum_out)
 {
     const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
     __m256i far = limit;
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-#pragma GCC unroll 2
-    for (int begin = 0; begin < ATTENTION_BLOCK / LANES; begin += NEAR) {
-        __m256 x[NEAR];
-        /* x = max - score, the argument's exact negative: as bits, everything above the limit and every NaN is greater */
-#pragma GCC unroll 4
-        for (int v = 0; v < NEAR; v++) {
-            if (ahead)
-                line_fetch(ahead + (size_t)(begin + v) * step);
-            x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + (begin + v) * LANES));
-        }
-#pragma GCC unroll 4
-        for (int v = 0; v < NEAR; v++)
-            far = _mm256_max_epu32(far, _mm256_castps_si256(x[v]));
-        mathf8_exp4_near(x);
-#pragma GCC unroll 4
-        for (int v = 0; v < NEAR; v++) {
-            _mm256_storeu_ps(e + (begin + v) * LANES, x[v]);
-            sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
-        }
-    }
+    if (count <= HALF)
+        exp_half_near(false, score, count, max, e, sum, &far);
+    else
+        exp_half_near(true, score, HALF, max, e, sum, &far);
+    if (count == ATTENTION_BLOCK)
+        exp_half_near(true, score + HALF, HALF, max, e + HALF, sum, &far);
+    else if (count > HALF)
+        exp_half_near(false, score + HALF, count - HALF, max, e + HALF, sum, &far);
     *sum_out = _mm256_add_ps(sum[0], sum[1]);
     return _mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) == -1;
+}
+
+ALWAYS_INLINE bool exp_block_near(const float *score, float max, float *e, __m256 *sum_out)
+{
+    return exp_near(score, ATTENTION_BLOCK, max, e, sum_out);
+}
+
+static inline bool exp_some_near(const float *score, uint32_t count, float max, float *e,
+                                 __m256 *sum_out)
+{
+    return exp_near(score, count, max, e, sum_out);
 }
 
 /* The largest lane, and the rest of the tree, of four vectors at a time. */
@@ -108,22 +141,32 @@ ALWAYS_INLINE __m128 sum_lanes(const __m256 x[CHUNK])
     return _mm_add_ps(_mm_shuffle_ps(low, high, 0x88), _mm_shuffle_ps(low, high, 0xdd));
 }
 
-/* The largest of the first `count` scores, of each lane; NaN never wins. */
-ALWAYS_INLINE __m256 max_block(const float *score, uint32_t count)
+/* The largest of the first `count` scores of a half, of each lane, and of `best`; NaN never wins. */
+ALWAYS_INLINE __m256 max_half(bool whole, const float *score, uint32_t count, __m256 best)
 {
-    const __m256 minus_infinity = _mm256_set1_ps(-__builtin_inff());
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    __m256 best = minus_infinity;
-#pragma GCC unroll 8
-    for (int v = 0; v < ATTENTION_BLOCK / LANES; v++) {
-        __m256 value = _mm256_loadu_ps(score + v * LANES);
-        if (count < ATTENTION_BLOCK) {
-            __m256i valid = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - v * LANES), lane);
-            value = _mm256_blendv_ps(minus_infinity, value, _mm256_castsi256_ps(valid));
-        }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < HALF; i += LANES) {
+        __m256 value = _mm256_loadu_ps(score + i);
+        if (!whole)
+            value =
+                _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), value, valid_lanes(count, i));
         best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
     }
     return best;
+}
+
+ALWAYS_INLINE __m256 max_block(const float *score)
+{
+    __m256 none = _mm256_set1_ps(-__builtin_inff());
+    return max_half(true, score + HALF, HALF, max_half(true, score, HALF, none));
+}
+
+static inline __m256 max_some(const float *score, uint32_t count)
+{
+    const __m256 none = _mm256_set1_ps(-__builtin_inff());
+    if (count <= HALF)
+        return max_half(false, score, count, none);
+    return max_half(false, score + HALF, count - HALF, max_half(true, score, HALF, none));
 }
 
 /* n of four floats (constant after inlining), and 0: through no memory, which would wait for what was written in other pieces. */
@@ -166,16 +209,19 @@ ALWAYS_INLINE void softmax_join(uint32_t n, __m128 max, __m128 sum, float *runni
 
 /* score[nq][64], already scaled, of the first `count` positions (a constant 64 after inlining for whole blocks) becomes
  * e[nq][64], and joins the maxima and sums that the heads have so far; `first`: there are none. Steps go over all heads
- * before the next, so that one head's latencies hide behind the others'. In whole blocks eight lines a head are asked for, from
- * ahead[head] on, unless that is NULL: memory would idle else while nothing but registers is at work. */
-ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_t count,
-                                 const uint8_t *const *ahead, size_t step, float *e,
+ * before the next, so that one head's latencies hide behind the others'. */
+ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_t count, float *e,
                                  float *running_max, float *running_sum, struct softmax *s)
 {
     __m256 best[CHUNK], sums[CHUNK];
 #pragma GCC unroll 4
     for (int q = 0; q < CHUNK; q++)
-        best[q] = q < nq ? max_block(score + q * ATTENTION_BLOCK, count) : best[0];
+        if (q >= nq)
+            best[q] = best[0];
+        else if (count < ATTENTION_BLOCK)
+            best[q] = max_some(score + q * ATTENTION_BLOCK, count);
+        else
+            best[q] = max_block(score + q * ATTENTION_BLOCK);
     __m128 max = max_lanes(best);
     _mm_storeu_ps(s->max, max);
 #pragma GCC unroll 4
@@ -183,8 +229,7 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
         const float *from = score + q * ATTENTION_BLOCK;
         float *to = e + q * ATTENTION_BLOCK;
         if (count < ATTENTION_BLOCK ||
-            __builtin_expect(
-                !exp_block_near(from, s->max[q], ahead ? ahead[q] : NULL, step, to, &sums[q]), 0))
+            __builtin_expect(!exp_block_near(from, s->max[q], to, &sums[q]), 0))
             sums[q] = exp_block(from, count, s->max[q], to);
     }
 #pragma GCC unroll 4
@@ -198,74 +243,6 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
         return;
     }
     softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
-}
-
-/* As max_block and exp_block_near, of the first `count` scores of a block of which not all are seen. A block's half is seen whole, or
- * in part, or not at all, and then its exponentials are not written; what would be added behind the last position seen is 0. */
-enum { HALF = ATTENTION_BLOCK / 2 };
-
-ALWAYS_INLINE __m256 valid_lanes(uint32_t count, uint32_t at)
-{
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32((int)count - (int)at), lane));
-}
-
-ALWAYS_INLINE __m256 max_half(bool whole, const float *score, uint32_t count, __m256 best)
-{
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < HALF; i += LANES) {
-        __m256 value = _mm256_loadu_ps(score + i);
-        if (!whole)
-            value =
-                _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), value, valid_lanes(count, i));
-        best = _mm256_max_ps(value, best); /* `best` where the value is NaN */
-    }
-    return best;
-}
-
-static inline __m256 max_some(const float *score, uint32_t count)
-{
-    const __m256 none = _mm256_set1_ps(-__builtin_inff());
-    if (count <= HALF)
-        return max_half(false, score, count, none);
-    return max_half(false, score + HALF, count - HALF, max_half(true, score, HALF, none));
-}
-
-ALWAYS_INLINE void exp_half_near(bool whole, const float *score, uint32_t count, float max,
-                                 float *e, __m256 sum[2], __m256i *far)
-{
-    __m256 x[NEAR];
-#pragma GCC unroll 4
-    for (uint32_t v = 0; v < NEAR; v++) {
-        x[v] = _mm256_sub_ps(_mm256_set1_ps(max), _mm256_loadu_ps(score + v * LANES));
-        if (!whole)
-            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
-        *far = _mm256_max_epu32(*far, _mm256_castps_si256(x[v]));
-    }
-    mathf8_exp4_near(x);
-#pragma GCC unroll 4
-    for (uint32_t v = 0; v < NEAR; v++) {
-        if (!whole)
-            x[v] = _mm256_and_ps(x[v], valid_lanes(count, v * LANES));
-        _mm256_storeu_ps(e + v * LANES, x[v]);
-        sum[v % 2] = _mm256_add_ps(sum[v % 2], x[v]);
-    }
-}
-
-static inline bool exp_some_near(const float *score, uint32_t count, float max, float *e,
-                                 __m256 *sum_out)
-{
-    const __m256i limit = _mm256_castps_si256(_mm256_set1_ps(MATHF8_NEAR));
-    __m256i far = limit;
-    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    if (count <= HALF) {
-        exp_half_near(false, score, count, max, e, sum, &far);
-    } else {
-        exp_half_near(true, score, HALF, max, e, sum, &far);
-        exp_half_near(false, score + HALF, count - HALF, max, e + HALF, sum, &far);
-    }
-    *sum_out = _mm256_add_ps(sum[0], sum[1]);
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi32(far, limit)) == -1;
 }
 
 /* For any values. Not inlined: rare, and long. Scores behind the last run may be anything. */
@@ -302,7 +279,7 @@ static inline void softmax_maxima(uint32_t n, const float *score, const uint32_t
         if (counts[i] < ATTENTION_BLOCK)
             lanes[i] = max_some(score + (size_t)i * ATTENTION_BLOCK, counts[i]);
         else
-            lanes[i] = max_block(score + (size_t)i * ATTENTION_BLOCK, ATTENTION_BLOCK);
+            lanes[i] = max_block(score + (size_t)i * ATTENTION_BLOCK);
     for (uint32_t i = n; i % CHUNK != 0; i++)
         lanes[i] = lanes[0];
     for (uint32_t i = 0; i < n; i += CHUNK)
@@ -361,7 +338,7 @@ static inline void softmax_states(uint32_t n, bool first, const float *score,
         float *to = e + (size_t)i * ATTENTION_BLOCK;
         if (counts[i] < ATTENTION_BLOCK)
             sums[i] = softmax_exp_some(from, counts[i], max[i], to);
-        else if (__builtin_expect(!exp_block_near(from, max[i], NULL, 0, to, &sums[i]), 0))
+        else if (__builtin_expect(!exp_block_near(from, max[i], to, &sums[i]), 0))
             sums[i] = exp_any(from, ATTENTION_BLOCK, max[i], to);
     }
     for (uint32_t i = n; i % CHUNK != 0; i++)

@@ -280,7 +280,7 @@ ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run 
         _mm256_store_ps(scales + i, scales_load(runs[i / RUN].v_scales + i % RUN));
 #pragma GCC unroll 4
     for (int q = 0; q < CHUNK; q++)
-        best[q] = q < nq ? max_block(score + q * ATTENTION_BLOCK, ATTENTION_BLOCK) : best[0];
+        best[q] = q < nq ? max_block(score + q * ATTENTION_BLOCK) : best[0];
     __m128 max = max_lanes(best);
     _mm_storeu_ps(s->max, max);
 #pragma GCC unroll 4
@@ -360,7 +360,7 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
         softmax_weights(nq, score, runs, chunk->first, chunk->running_max, chunk->running_sum, &s,
                         weight, factor);
     else {
-        softmax_heads(nq, chunk->first, score, count, NULL, 0, e, chunk->running_max,
+        softmax_heads(nq, chunk->first, score, count, e, chunk->running_max,
                       chunk->running_sum, &s);
         weights_make(nq, e, runs, count, weight, factor);
     }
