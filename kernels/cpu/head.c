@@ -30,16 +30,21 @@ static void run_fold(const float *from, size_t count, size_t rows, bool finite, 
     }
 }
 
-/* maxima: [count][rows], of panels, spoilt: those of runs in rows of their own at runs_out, [rows][ld]. */
+/* maxima: [count][rows], of panels, spoilt: those of runs in rows of their own at runs_out, [rows][ld]. A line of each row at a time, so
+ * that what it is made of stays in the first cache. */
 static void fold(float *maxima, size_t count, size_t rows, bool finite, float *runs_out, size_t ld)
 {
-    size_t runs = 0;
-    for (size_t p = 0; p < count; p += CPU_HEAD_PANELS)
-        run_fold(maxima + p * rows, count - p < CPU_HEAD_PANELS ? count - p : CPU_HEAD_PANELS, rows,
-                 finite, maxima + runs++ * rows);
-    for (size_t r = 0; r < rows; r++)
-        for (size_t run = 0; run < runs; run++)
-            runs_out[r * ld + run] = maxima[run * rows + r];
+    enum { LINE = 16, LINE_PANELS = LINE * CPU_HEAD_PANELS };
+    for (size_t p = 0; p < count;
+         p += LINE_PANELS, maxima += LINE_PANELS * rows, runs_out += LINE) {
+        size_t panels = count - p < LINE_PANELS ? count - p : LINE_PANELS, runs = 0;
+        for (size_t i = 0; i < panels; i += CPU_HEAD_PANELS)
+            run_fold(maxima + i * rows, panels - i < CPU_HEAD_PANELS ? panels - i : CPU_HEAD_PANELS,
+                     rows, finite, maxima + runs++ * rows);
+        for (size_t r = 0; r < rows; r++)
+            for (size_t run = 0; run < runs; run++)
+                runs_out[r * ld + run] = maxima[run * rows + r];
+    }
 }
 
 /* The panels' maxima of a chunk lie row beside row, in the second cache, where a tile's go by one store: each row's own line of them
