@@ -207,6 +207,23 @@ ALWAYS_INLINE void softmax_join(uint32_t n, __m128 max, __m128 sum, float *runni
     _mm_storeu_ps(add, added);
 }
 
+/* The end of a block's softmax: maxima, and sums of nq heads, by lanes, become those so far (`first`), or join them. */
+ALWAYS_INLINE void softmax_end(int nq, bool first, __m128 max, __m256 sums[CHUNK],
+                               float *running_max, float *running_sum, struct softmax *s)
+{
+#pragma GCC unroll 4
+    for (int q = nq; q < CHUNK; q++)
+        sums[q] = sums[0];
+    __m128 sum = sum_lanes(sums);
+    if (first) {
+        _mm_storeu_ps(s->sum, sum);
+        memcpy(running_max, s->max, (size_t)nq * sizeof *s->max);
+        memcpy(running_sum, s->sum, (size_t)nq * sizeof *s->sum);
+        return;
+    }
+    softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
+}
+
 /* score[nq][64], already scaled, of the first `count` positions (a constant 64 after inlining for whole blocks) becomes
  * e[nq][64], and joins the maxima and sums that the heads have so far; `first`: there are none. Steps go over all heads
  * before the next, so that one head's latencies hide behind the others'. */
@@ -232,17 +249,7 @@ ALWAYS_INLINE void softmax_heads(int nq, bool first, const float *score, uint32_
             __builtin_expect(!exp_block_near(from, s->max[q], to, &sums[q]), 0))
             sums[q] = exp_block(from, count, s->max[q], to);
     }
-#pragma GCC unroll 4
-    for (int q = nq; q < CHUNK; q++)
-        sums[q] = sums[0];
-    __m128 sum = sum_lanes(sums);
-    if (first) {
-        _mm_storeu_ps(s->sum, sum);
-        memcpy(running_max, s->max, (size_t)nq * sizeof *s->max);
-        memcpy(running_sum, s->sum, (size_t)nq * sizeof *s->sum);
-        return;
-    }
-    softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
+    softmax_end(nq, first, max, sums, running_max, running_sum, s);
 }
 
 /* For any values. Not inlined: rare, and long. Scores behind the last run may be anything. */

@@ -299,17 +299,7 @@ ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run 
         else
             weights_round(weight + q * ATTENTION_BLOCK, inverse[q],
                           weight_out + q * ATTENTION_BLOCK);
-#pragma GCC unroll 4
-    for (int q = nq; q < CHUNK; q++)
-        sums[q] = sums[0];
-    __m128 sum = sum_lanes(sums);
-    if (first) {
-        _mm_storeu_ps(s->sum, sum);
-        memcpy(running_max, s->max, (size_t)nq * sizeof *s->max);
-        memcpy(running_sum, s->sum, (size_t)nq * sizeof *s->sum);
-        return;
-    }
-    softmax_join((uint32_t)nq, max, sum, running_max, running_sum, s->keep, s->add);
+    softmax_end(nq, first, max, sums, running_max, running_sum, s);
 }
 
 /* nv registers of 8 outputs of nq heads, float(sum) * factor[q], from dimension `lane` on, merged. */
