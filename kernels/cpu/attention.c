@@ -260,9 +260,11 @@ static bool attention_ask(struct kern_stream *stream, const void *arguments)
 {
     (void)stream;
     const struct attention_arguments *a = arguments;
-    const struct cpu_tile *tile = &a->step->tiles[a->step->tile_count - 1]; /* the first to run */
     const struct kern_kv_desc *kv = &a->kv->desc;
-    if (a->step->tile_count == 0 || tile->row_count != 1 || a->step->seq_dead[tile->seq])
+    if (a->step->tile_count == 0)
+        return false;
+    const struct cpu_tile *tile = &a->step->tiles[a->step->tile_count - 1]; /* the first to run */
+    if (tile->row_count != 1 || a->step->seq_dead[tile->seq])
         return false;
     uint32_t positions = a->step->base.positions[tile->row_begin] + 1;
     positions = positions < kv->page_tokens ? positions : kv->page_tokens;

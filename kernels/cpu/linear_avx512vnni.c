@@ -221,7 +221,7 @@ static enum kind kind_of(enum cpu_form form)
 {
     if (form == CPU_FORM_E32_FLOAT)
         return KIND_WILD;
-    return form == CPU_FORM_E32_PAIR || form == CPU_FORM_E32_SINGLE ? KIND_NIBBLE : KIND_BYTE;
+    return cpu_form_is_e32(form) ? KIND_NIBBLE : KIND_BYTE;
 }
 
 /* [kind][planes][panels - 1] */
