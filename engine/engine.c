@@ -10,7 +10,7 @@
 
 enum {
     KV_LAYOUT_VERSION = 1, /* docs/NUMERICS.md, "KV cache" */
-    DRAW_VERSION = 2,      /* docs/NUMERICS.md, "Sampling" */
+    DRAW_VERSION = 3,      /* docs/NUMERICS.md, "Sampling" */
     ROWS_MAX_DEFAULT = 512,
     SEQS_MAX_DEFAULT = 64,
     COPIES_MAX_DEFAULT = 64,

@@ -30,6 +30,14 @@ static inline float32x4_t mathf4_exp(float32x4_t x)
     return vmulq_f32(vmulq_f32(p, scale_a), scale_b);
 }
 
+static inline float32x4_t mathf4_exp2_half(float32x4_t r)
+{
+    float32x4_t p = vfmaq_f32(vdupq_n_f32(MATHF_EXP2_P3), vdupq_n_f32(MATHF_EXP2_P4), r);
+    p = vfmaq_f32(vdupq_n_f32(MATHF_EXP2_P2), p, r);
+    p = vfmaq_f32(vdupq_n_f32(MATHF_EXP2_P1), p, r);
+    return vfmaq_f32(vdupq_n_f32(1.0f), p, r);
+}
+
 static inline float32x4_t mathf4_silu(float32x4_t x)
 {
     return vdivq_f32(x, vaddq_f32(vdupq_n_f32(1.0f), mathf4_exp(vnegq_f32(x))));

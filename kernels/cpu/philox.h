@@ -26,16 +26,16 @@ static inline void philox4x32(const uint32_t counter[4], const uint32_t key[2], 
     out[3] = c3;
 }
 
-/* Uniform in [0, 1), a multiple of 2^-53: the draw numbered `draw` of the token at `position` of answer `n_index`. */
-static inline double philox_uniform(uint64_t seed, uint32_t n_index, uint32_t position,
-                                    uint32_t draw)
+/* Two numbers of 64 bits each, of the token at `position` of answer `n_index`; `block` counts on as long as more are wanted. */
+static inline void philox_block(uint64_t seed, uint32_t n_index, uint32_t position, uint32_t block,
+                                uint64_t numbers_out[2])
 {
-    const uint32_t counter[4] = {position, draw, n_index, 0};
+    const uint32_t counter[4] = {position, 0, n_index, block};
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t word[4];
     philox4x32(counter, key, word);
-    uint64_t bits = (uint64_t)(word[0] >> 5) << 26 | word[1] >> 6;
-    return (double)bits * 0x1p-53;
+    for (int i = 0; i < 2; i++)
+        numbers_out[i] = (uint64_t)word[2 * i] << 32 | word[2 * i + 1];
 }
 
 #endif

@@ -57,89 +57,48 @@ static void maxima(const float *x, uint32_t count, float *maxima_out)
     sampler_maxima_from(i, x, count, maxima_out);
 }
 
-/* mathf8_exp of CHAINS vectors, times 2^bits (even). `near`: all are at least CPU_SAMPLER_NEAR and at most 0, so no clamps, and n goes to
- * the exponent of a result that is normal; in turn operation by operation, as one chain alone waits for itself, and in assembly, as gcc
- * 12 copies and spills.
- *
- *     s = magic + bits + x / ln 2     n = s - magic - bits (in q)     r in x     then the polynomial in q */
-enum { CHAINS = 4 };
-#define EACH_CHAIN _Pragma("GCC unroll 4") for (int c = 0; c < CHAINS; c++)
+/* Two vectors take each step in turn. Four leave no registers for the constants, one waits for itself. */
+enum { CHAINS = 2 };
+#define EACH_CHAIN _Pragma("GCC unroll 2") for (int c = 0; c < CHAINS; c++)
 
-#define EACH(op) op("0") op("1") op("2") op("3")
-#define EXP_SHIFT(v) "vmovaps %[magic], %[s" v "]\n\tvfmadd231ps (%[c]), %[x" v "], %[s" v "]\n\t"
-#define EXP_N(v) "vsubps %[magic], %[s" v "], %[q" v "]\n\t"
-#define EXP_R(v) "vfmadd231ps 32(%[c]), %[q" v "], %[x" v "]\n\t"
-#define EXP_R_LOW(v) "vfmadd231ps 64(%[c]), %[q" v "], %[x" v "]\n\t"
-#define EXP_Q3(v) "vmovaps 96(%[c]), %[q" v "]\n\tvfmadd213ps 128(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q2(v) "vfmadd213ps 160(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q1(v) "vfmadd213ps 192(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_Q0(v) "vfmadd213ps 224(%[c]), %[x" v "], %[q" v "]\n\t"
-#define EXP_P(v) "vmulps %[x" v "], %[x" v "], %[t]\n\tvfmadd213ps %[x" v "], %[t], %[q" v "]\n\t"
-#define EXP_UP(v) "vpslld $23, %[s" v "], %[s" v "]\n\t"
-#define EXP_ONE(v) "vaddps 256(%[c]), %[q" v "], %[q" v "]\n\t"
-#define EXP_Y(v) "vpaddd %[s" v "], %[q" v "], %[x" v "]\n\t"
-#define EXP_ALL     \
-    EACH(EXP_SHIFT) \
-    EACH(EXP_N)     \
-    EACH(EXP_R)     \
-    EACH(EXP_R_LOW) \
-    EACH(EXP_Q3) EACH(EXP_Q2) EACH(EXP_Q1) EACH(EXP_Q0) EACH(EXP_P) EACH(EXP_UP) EACH(EXP_ONE)
-#define EIGHT(c)               \
-    {                          \
-        c, c, c, c, c, c, c, c \
+/* r becomes mathf_exp2_half(r) * scale, a power of two. */
+static inline __attribute__((always_inline)) void exp2_half_chains(__m256 r[CHAINS], float scale)
+{
+    const float factors[] = {MATHF_EXP2_P3 * scale, MATHF_EXP2_P2 * scale, MATHF_EXP2_P1 * scale,
+                             scale};
+    __m256 p[CHAINS];
+    EACH_CHAIN p[c] = _mm256_set1_ps(MATHF_EXP2_P4 * scale);
+    _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) EACH_CHAIN p[c] =
+        _mm256_fmadd_ps(p[c], r[c], _mm256_set1_ps(factors[k]));
+    EACH_CHAIN r[c] = p[c];
+}
+
+/* cpu_sampler_units of 8 CHAINS values. A shift by more bits than there are leaves nothing, whatever was shifted. */
+static inline __attribute__((always_inline)) void units_chains(const float *x, __m256 max,
+                                                               __m256 rate, __m256i units[CHAINS])
+{
+    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC);
+    __m256 r[CHAINS], shifted[CHAINS];
+    EACH_CHAIN r[c] = _mm256_sub_ps(_mm256_loadu_ps(x + 8 * c), max);
+    EACH_CHAIN shifted[c] = _mm256_fnmadd_ps(r[c], rate, magic);
+    EACH_CHAIN r[c] = _mm256_fmadd_ps(r[c], rate, _mm256_sub_ps(shifted[c], magic));
+    exp2_half_chains(r, 1 << CPU_SAMPLER_UNIT_BITS);
+    EACH_CHAIN units[c] = _mm256_srlv_epi32(
+        _mm256_cvtps_epi32(r[c]),
+        _mm256_sub_epi32(_mm256_castps_si256(shifted[c]), _mm256_castps_si256(magic)));
+}
+
+static void units(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                  uint32_t *units_out)
+{
+    const __m256 max = _mm256_set1_ps(scale->max), rate = _mm256_set1_ps(scale->rate);
+    uint32_t i = 0;
+    for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
+        __m256i two[CHAINS];
+        units_chains(x + i, max, rate, two);
+        EACH_CHAIN _mm256_storeu_si256((void *)(units_out + i + 8 * c), two[c]);
     }
-static const _Alignas(32) float constants[][8] = {
-    EIGHT(MATHF_LOG2E),  EIGHT(-MATHF_LN2_HIGH),    EIGHT(-MATHF_LN2_LOW), EIGHT(MATHF_EXP_Q4),
-    EIGHT(MATHF_EXP_Q3), EIGHT(MATHF_EXP_Q2),       EIGHT(MATHF_EXP_Q1),   EIGHT(MATHF_EXP_Q0),
-    EIGHT(1.0f),         EIGHT(CPU_SAMPLER_NOTHING)};
-
-static inline __attribute__((always_inline)) void exp_chains(__m256 x[CHAINS], bool near, int bits)
-{
-    if (!near) {
-        EACH_CHAIN x[c] = _mm256_mul_ps(mathf8_exp(x[c]), _mm256_set1_ps((float)(1u << bits)));
-        return;
-    }
-    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)bits);
-    __m256 s[CHAINS], q[CHAINS], t;
-    __asm__(EXP_ALL EACH(EXP_Y)
-            : [x0] "+x"(x[0]), [x1] "+x"(x[1]), [x2] "+x"(x[2]), [x3] "+x"(x[3]), [s0] "=&x"(s[0]),
-              [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
-              [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
-            : [c] "r"(constants), [magic] "x"(magic), "m"(constants));
-}
-
-/* A row's scale in registers. */
-struct scale8 {
-    __m256 max, inverse, min_p, per; /* min_p in units */
-};
-
-static inline struct scale8 scale8_of(const struct cpu_sampler_scale *scale)
-{
-    return (struct scale8){_mm256_set1_ps(scale->max), _mm256_set1_ps(scale->inverse),
-                           _mm256_set1_ps(scale->min_p * (1 << CPU_SAMPLER_UNIT_BITS)),
-                           _mm256_set1_ps(scale->per)};
-}
-
-static inline __attribute__((always_inline)) void
-exponents_chains(const struct scale8 *s, const float *x, __m256 exponents[CHAINS])
-{
-    EACH_CHAIN exponents[c] = _mm256_sub_ps(_mm256_loadu_ps(x + 8 * c), s->max);
-    EACH_CHAIN exponents[c] = _mm256_mul_ps(exponents[c], s->inverse);
-}
-
-/* Exponents to weights that are scaled to units. What has none anyway is clamped, so that all are near. */
-static inline __attribute__((always_inline)) void units_chains(__m256 exponents[CHAINS])
-{
-    EACH_CHAIN exponents[c] = _mm256_max_ps(exponents[c], _mm256_set1_ps(CPU_SAMPLER_NOTHING));
-    exp_chains(exponents, true, CPU_SAMPLER_UNIT_BITS);
-}
-
-/* Eight weights that are scaled to units, rounded. What weighs less than min_p is nothing. */
-static inline __m256i units8(const struct scale8 *s, bool limited, __m256 weights)
-{
-    if (limited)
-        weights = _mm256_and_ps(weights, _mm256_cmp_ps(weights, s->min_p, _CMP_GE_OQ));
-    return _mm256_cvtps_epi32(weights);
+    sampler_units(x + i, count - i, scale, units_out + i);
 }
 
 /* Adds the lanes by twos. */
@@ -155,127 +114,98 @@ static inline uint64_t units_across(__m256i sum)
     return (uint64_t)_mm_cvtsi128_si64(two) + (uint64_t)_mm_extract_epi64(two, 1);
 }
 
-/* Adds the units of 8 CHAINS values to the lanes of `sum`, which has room for them; all of it in assembly, where the compiler would have
- * moved and spilled between the steps. */
-static inline __attribute__((always_inline)) void cool_add(const struct scale8 *scale,
-                                                           const float *from, __m256i *sum)
+/* Adds two vectors to `sum`: through what is added up in `run`, where eight of a lane fit its 32 bits, or at once. */
+static inline __attribute__((always_inline)) void chains_add(const __m256i units[CHAINS], bool hot,
+                                                             __m256i *run, __m256i *sum)
 {
-    const __m256 magic = _mm256_set1_ps(MATHF_MAGIC + (float)CPU_SAMPLER_UNIT_BITS);
-    __m256 x[CHAINS], s[CHAINS], q[CHAINS], t;
-#define UNITS_LOAD(v) "vmovups 32*" v "(%[from]), %[x" v "]\n\t"
-#define UNITS_SUB(v) "vsubps %[max], %[x" v "], %[x" v "]\n\t"
-#define UNITS_MUL(v) "vmulps %[inverse], %[x" v "], %[x" v "]\n\t"
-#define UNITS_MAX(v) "vmaxps 288(%[c]), %[x" v "], %[x" v "]\n\t"
-#define UNITS_Y(v) "vpaddd %[s" v "], %[q" v "], %[q" v "]\n\t"
-#define UNITS_ROUND(v) "vcvtps2dq %[q" v "], %[q" v "]\n\t"
-#define UNITS_ADD(v) "vpaddd %[q" v "], %[sum], %[sum]\n\t"
-    __asm__(
-        EACH(UNITS_LOAD) EACH(UNITS_SUB) EACH(UNITS_MUL) EACH(UNITS_MAX) EXP_ALL EACH(UNITS_Y)
-            EACH(UNITS_ROUND) EACH(UNITS_ADD)
-        : [sum] "+x"(*sum), [x0] "=&x"(x[0]), [x1] "=&x"(x[1]), [x2] "=&x"(x[2]), [x3] "=&x"(x[3]),
-          [s0] "=&x"(s[0]), [s1] "=&x"(s[1]), [s2] "=&x"(s[2]), [s3] "=&x"(s[3]), [q0] "=&x"(q[0]),
-          [q1] "=&x"(q[1]), [q2] "=&x"(q[2]), [q3] "=&x"(q[3]), [t] "=&x"(t)
-        : [from] "r"(from), [c] "r"(constants), [magic] "x"(magic), [max] "x"(scale->max),
-          [inverse] "m"(scale->inverse), "m"(constants), "m"(*(const float(*)[8 * CHAINS]) from));
+    __m256i both = _mm256_add_epi32(units[0], units[1]);
+    if (hot)
+        *sum = units_add(*sum, both);
+    else
+        *run = _mm256_add_epi32(*run, both);
 }
 
-/* The units of a whole CPU_SAMPLER_SUM of which none weighs more than half. */
-static uint64_t sum_cool(const float *x, const struct scale8 *s)
+/* sums[0] += a whole run; sums[1] += those of it above `above`. `hot` and `before` are constants in each copy; not hot: eight weights
+ * are less than 2^32. */
+static inline __attribute__((always_inline)) void run_add(const float *x, __m256 max, __m256 rate,
+                                                          __m256 above, bool hot, bool before,
+                                                          __m256i sums[2])
 {
-    __m256i sum = _mm256_setzero_si256();
-    for (uint32_t i = 0; i < CPU_SAMPLER_SUM; i += CPU_SAMPLER_RUN) {
-        __m256i run = _mm256_setzero_si256(); /* eight to a lane */
-        for (uint32_t k = 0; k < CPU_SAMPLER_RUN; k += 16)
-            _mm_prefetch((const char *)(x + i + k + 1024), _MM_HINT_T0);
-        cool_add(s, x + i, &run);
-        cool_add(s, x + i + CPU_SAMPLER_RUN / 2, &run);
-        sum = units_add(sum, run);
+    __m256i run[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, two[CHAINS];
+    for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += 8 * CHAINS) {
+        units_chains(x + i, max, rate, two);
+        chains_add(two, hot, &run[0], &sums[0]);
+        if (!before)
+            continue;
+        for (int c = 0; c < CHAINS; c++) {
+            __m256 is = _mm256_cmp_ps(_mm256_loadu_ps(x + i + 8 * c), above, _CMP_GT_OQ);
+            two[c] = _mm256_and_si256(two[c], _mm256_castps_si256(is));
+        }
+        chains_add(two, hot, &run[1], &sums[1]);
     }
-    return units_across(sum);
+    for (int i = 0; i < 1 + before && !hot; i++)
+        sums[i] = units_add(sums[i], run[i]);
 }
 
-/* The units of whole CHAINS, none more than 2^30; `limited`: of those that weigh min_p or more. */
-static uint64_t sum_any(const float *x, uint32_t count, const struct scale8 *s, bool limited)
+static uint64_t sum(const float *x, const float *maxima_of, uint32_t count, const uint32_t *runs,
+                    uint32_t run_count, const struct cpu_sampler_scale *scale, uint32_t id,
+                    uint64_t *before_out)
 {
-    __m256i sum = _mm256_setzero_si256();
-    for (uint32_t i = 0; i < count; i += 8 * CHAINS) {
-        __m256 weights[CHAINS];
-        exponents_chains(s, x + i, weights);
-        units_chains(weights);
-        for (int c = 0; c < CHAINS; c += 2) /* two are at most 2^31 */
-            sum = units_add(sum, _mm256_add_epi32(units8(s, limited, weights[c]),
-                                                  units8(s, limited, weights[c + 1])));
+    enum { AHEAD = 16, LINE = 16 };
+    const float cool = -1.1f; /* eight times 2^30 times two to this are less than 2^32 */
+    const __m256 max = _mm256_set1_ps(scale->max), rate = _mm256_set1_ps(scale->rate);
+    __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    uint64_t whole = 0, before = 0;
+    for (uint32_t k = 0; k < run_count; k++) {
+        uint32_t ahead = k + AHEAD < run_count ? k + AHEAD : k;
+        uint32_t run = runs ? runs[k] : k, begin = run * CPU_SAMPLER_RUN;
+        const float *next = x + (runs ? runs[ahead] : ahead) * CPU_SAMPLER_RUN;
+        for (uint32_t i = 0; i < CPU_SAMPLER_RUN; i += LINE)
+            _mm_prefetch((const char *)(next + i), _MM_HINT_T0);
+        if (count - begin < CPU_SAMPLER_RUN || (before_out && run == id / CPU_SAMPLER_RUN)) {
+            whole += sampler_sum_run(x, count, run, scale, id, before_out ? &before : NULL);
+            continue;
+        }
+        const bool hot = !maxima_of || (maxima_of[run] - scale->max) * scale->rate > cool;
+        const __m256 above = _mm256_set1_ps(before_out ? sampler_before(x, id, begin) : 0);
+        if (hot)
+            run_add(x + begin, max, rate, above, true, true, sums);
+        else if (before_out)
+            run_add(x + begin, max, rate, above, false, true, sums);
+        else
+            run_add(x + begin, max, rate, above, false, false, sums);
     }
-    return units_across(sum);
-}
-
-static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
-                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
-{
-    enum { RUNS = CPU_SAMPLER_SUM / CPU_SAMPLER_RUN };
-    const struct scale8 s = scale8_of(scale);
-    const bool limited = scale->min_p > 0;
-    uint32_t i = 0;
-    for (; i + CPU_SAMPLER_SUM <= count; i += CPU_SAMPLER_SUM, maxima_of += RUNS) {
-        float most = maxima_of[0];
-        for (int k = 1; k < RUNS; k++)
-            most = maxima_of[k] > most ? maxima_of[k] : most;
-        most = cpu_sampler_exponent(scale, most);
-        if (most > CPU_SAMPLER_COOL || (limited && most > CPU_SAMPLER_NOTHING))
-            sum += sum_any(x + i, CPU_SAMPLER_SUM, &s, limited);
-        else if (most > CPU_SAMPLER_NOTHING)
-            sum += sum_cool(x + i, &s);
-        sums[i / CPU_SAMPLER_SUM] = sum;
-    }
-    return sampler_runs_from(i, x, count, scale, sum, sums);
-}
-
-static void units(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                  uint32_t *units_out)
-{
-    const struct scale8 s = scale8_of(scale);
-    uint32_t i = 0;
-    for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
-        __m256 weights[CHAINS];
-        exponents_chains(&s, x + i, weights);
-        units_chains(weights);
-        EACH_CHAIN _mm256_storeu_si256((void *)(units_out + i + 8 * c),
-                                       units8(&s, true, weights[c]));
-    }
-    sampler_units(x + i, count - i, scale, units_out + i);
+    if (before_out)
+        *before_out = before + units_across(sums[1]);
+    return whole + units_across(sums[0]);
 }
 
 /* Buckets as the loops fill them: the last one is as many as CHAINS vectors have lanes, because half of a row may lie there, and what
  * is added to one place again and again waits for itself. */
 enum { SPREAD = CPU_SAMPLER_BUCKETS - 1 + 8 * CHAINS };
 
-static inline void spread_fold(const uint64_t spread[SPREAD], uint64_t *sums)
-{
-    memcpy(sums, spread, CPU_SAMPLER_BUCKETS * sizeof *sums);
-    for (int lane = 1; lane < 8 * CHAINS; lane++)
-        sums[CPU_SAMPLER_BUCKETS - 1] += spread[CPU_SAMPLER_BUCKETS - 1 + lane];
-}
-
-/* Where each of vector c lies by its exponent, as cpu_sampler_bucket, but for the last bucket's spread. */
-static inline __m256i places8(const struct scale8 *s, __m256 exponents, int c)
+/* Where each of vector c lies, as cpu_sampler_bucket, but for the last bucket's spread. */
+static inline __m256i places8(const struct cpu_sampler_scale *scale, const float *x, int c)
 {
     const __m256 last = _mm256_set1_ps((float)(CPU_SAMPLER_BUCKETS - 1 + 8 * c));
     const __m256 spread = _mm256_add_ps(last, _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7));
-    return _mm256_cvttps_epi32(_mm256_min_ps(_mm256_mul_ps(exponents, s->per), spread));
+    __m256 exponents =
+        _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x + 8 * c), _mm256_set1_ps(scale->max)),
+                      _mm256_set1_ps(scale->inverse));
+    __m256 places = _mm256_mul_ps(exponents, _mm256_set1_ps(scale->per));
+    return _mm256_cvttps_epi32(_mm256_min_ps(places, spread));
 }
 
-/* Adds eight numbers to their buckets: these come out of the register by twos, the numbers out of memory, so that neither way is the
- * only one. */
-static inline void spread_add(__m256i bucket, const uint32_t units[8], uint64_t *spread)
+/* Counts eight in their buckets, which come out of the register by twos. */
+static inline void spread_count(__m256i bucket, uint32_t *spread)
 {
-    __asm__ volatile("" : : "m"(*(const uint32_t(*)[8])units) : "memory"); /* it is there */
     __m128i low = _mm256_castsi256_si128(bucket), high = _mm256_extracti128_si256(bucket, 1);
     uint64_t pair[4] = {(uint64_t)_mm_cvtsi128_si64(low), (uint64_t)_mm_extract_epi64(low, 1),
                         (uint64_t)_mm_cvtsi128_si64(high), (uint64_t)_mm_extract_epi64(high, 1)};
     _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++)
     {
-        spread[(uint32_t)pair[j]] += units[2 * j];
-        spread[pair[j] >> 32] += units[2 * j + 1];
+        spread[(uint32_t)pair[j]]++;
+        spread[pair[j] >> 32]++;
     }
 }
 
@@ -287,58 +217,21 @@ static inline void places_store(const __m256i bucket[CHAINS], uint16_t *places)
     }
 }
 
-/* The units in each bucket, of the first multiple of 8 CHAINS. `limited` and `ones` are constants in each copy. */
-static inline __attribute__((always_inline)) uint32_t
-buckets_add(const float *x, uint32_t count, const struct cpu_sampler_scale *scale, bool limited,
-            bool ones, uint16_t *places, uint64_t *spread, uint64_t *sum_out)
+static void buckets(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
+                    uint16_t *places, uint32_t *counts)
 {
-    static const uint32_t one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    const struct scale8 s = scale8_of(scale);
-    __m256i whole = _mm256_setzero_si256();
-    uint32_t i = 0;
+    uint32_t spread[SPREAD] = {0}, i = 0;
     for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
-        __m256 weights[CHAINS];
         __m256i bucket[CHAINS];
-        exponents_chains(&s, x + i, weights);
-        EACH_CHAIN bucket[c] = places8(&s, weights[c], c);
+        EACH_CHAIN bucket[c] = places8(scale, x + i, c);
         places_store(bucket, places + i);
-        if (!ones)
-            units_chains(weights);
-        for (int c = 0; c < CHAINS; c++) {
-            if (ones) {
-                spread_add(bucket[c], one, spread);
-                continue;
-            }
-            _Alignas(32) uint32_t units[8];
-            if (limited)
-                whole = units_add(whole, units8(&s, false, weights[c]));
-            _mm256_store_si256((void *)units, units8(&s, limited, weights[c]));
-            spread_add(bucket[c], units, spread);
-        }
+        EACH_CHAIN spread_count(bucket[c], spread);
     }
-    *sum_out = 0;
-    if (limited)
-        *sum_out = units_across(whole);
-    for (uint32_t bucket = 0; !limited && bucket < SPREAD; bucket++)
-        *sum_out += spread[bucket];
-    return i;
-}
-
-static uint64_t buckets(const float *x, uint32_t count, const struct cpu_sampler_scale *scale,
-                        bool ones, uint16_t *places, uint64_t *sums)
-{
-    uint64_t sum, spread[SPREAD] = {0};
-    uint32_t i;
-    if (ones)
-        i = buckets_add(x, count, scale, false, true, places, spread, &sum);
-    else if (scale->min_p > 0)
-        i = buckets_add(x, count, scale, true, false, places, spread, &sum);
-    else
-        i = buckets_add(x, count, scale, false, false, places, spread, &sum);
-    spread_fold(spread, sums);
+    memcpy(counts, spread, CPU_SAMPLER_BUCKETS * sizeof *counts);
+    for (int lane = 1; lane < 8 * CHAINS; lane++)
+        counts[CPU_SAMPLER_BUCKETS - 1] += spread[CPU_SAMPLER_BUCKETS - 1 + lane];
     for (; i < count; i++)
-        sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);
-    return sum;
+        sampler_bucket_put(x[i], scale, &places[i], counts);
 }
 
 /* [lanes]: which of eight are set, in order, a byte each. */
@@ -458,50 +351,37 @@ static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *
     return have;
 }
 
-/* Adds the exponentials of whole CHAINS; how many. `near` is a constant in each copy; low_out: the least exponent. */
-static inline __attribute__((always_inline)) uint32_t exp_add_whole(const float *x, uint32_t count,
-                                                                    float max, bool near,
-                                                                    float partial[16],
-                                                                    float *low_out)
+static void exp_add(const float *x, uint32_t count, float max, float partial[16])
 {
-    const __m256 top = _mm256_set1_ps(max);
-    __m256 sums[2] = {_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8)};
-    __m256 low = _mm256_setzero_ps();
+    enum { AHEAD = 1536 };
+    const __m256 top = _mm256_set1_ps(max), beyond = _mm256_set1_ps(CPU_SAMPLER_BEYOND),
+                 log2e = _mm256_set1_ps(MATHF_LOG2E),
+                 magic = _mm256_set1_ps(MATHF_MAGIC + CPU_SAMPLER_BIAS);
+    __m256 sums[CHAINS] = {_mm256_loadu_ps(partial), _mm256_loadu_ps(partial + 8)};
     uint32_t i = 0;
     for (; i + 8 * CHAINS <= count; i += 8 * CHAINS) {
-        __m256 weights[CHAINS];
-        _mm_prefetch((const char *)(x + i + 1024), _MM_HINT_T0);
-        _mm_prefetch((const char *)(x + i + 1024 + 16), _MM_HINT_T0);
-        EACH_CHAIN weights[c] = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), top);
-        if (near)
-            EACH_CHAIN low = _mm256_min_ps(low, weights[c]);
-        exp_chains(weights, near, 0);
-        EACH_CHAIN sums[c % 2] = _mm256_add_ps(sums[c % 2], weights[c]);
+        __m256 r[CHAINS], shifted[CHAINS];
+        _mm_prefetch((const char *)(x + i + AHEAD), _MM_HINT_T0);
+        EACH_CHAIN r[c] = _mm256_sub_ps(_mm256_loadu_ps(x + i + 8 * c), top);
+        EACH_CHAIN r[c] = _mm256_max_ps(r[c], beyond);
+        EACH_CHAIN shifted[c] = _mm256_fmadd_ps(r[c], log2e, magic);
+        EACH_CHAIN r[c] = _mm256_fmadd_ps(r[c], log2e, _mm256_sub_ps(magic, shifted[c]));
+        exp2_half_chains(r, 1);
+        for (int c = 0; c < CHAINS; c++) {
+            __m256i power = _mm256_slli_epi32(_mm256_castps_si256(shifted[c]), 23);
+            sums[c] = _mm256_fmadd_ps(r[c], _mm256_castsi256_ps(power), sums[c]);
+        }
     }
     _mm256_storeu_ps(partial, sums[0]);
     _mm256_storeu_ps(partial + 8, sums[1]);
-    *low_out = -highest(_mm256_xor_ps(low, _mm256_set1_ps(-0.0f)));
-    return i;
-}
-
-/* As if all were near; again if one was not. */
-static void exp_add(const float *x, uint32_t count, float max, float partial[16])
-{
-    float before[16], low;
-    memcpy(before, partial, sizeof before);
-    uint32_t i = exp_add_whole(x, count, max, true, partial, &low);
-    if (low < CPU_SAMPLER_NEAR) {
-        memcpy(partial, before, sizeof before);
-        exp_add_whole(x, count, max, false, partial, &low);
-    }
     sampler_exp_from(i, x, count, max, partial);
 }
 
 const struct cpu_sampler_loops cpu_sampler_loops_avx2 = {
     .look = look,
     .maxima = maxima,
-    .runs = runs,
     .units = units,
+    .sum = sum,
     .buckets = buckets,
     .above = above,
     .gather = gather,

@@ -35,17 +35,40 @@ static inline void sampler_look_from(uint32_t i, const float *x, uint32_t count,
     *look = so_far;
 }
 
-static inline uint32_t sampler_units_of(const struct cpu_sampler_scale *scale, float x)
-{
-    float weight = cpu_sampler_weight(scale, x);
-    return weight >= scale->min_p ? cpu_sampler_units(weight) : 0;
-}
-
 static inline void sampler_units(const float *x, uint32_t count,
                                  const struct cpu_sampler_scale *scale, uint32_t *units)
 {
     for (uint32_t i = 0; i < count; i++)
-        units[i] = sampler_units_of(scale, x[i]);
+        units[i] = cpu_sampler_units(scale, x[i]);
+}
+
+/* Of one run. before: NULL, or what to add to. */
+static inline uint64_t sampler_sum_run(const float *x, uint32_t count, uint32_t run,
+                                       const struct cpu_sampler_scale *scale, uint32_t id,
+                                       uint64_t *before)
+{
+    uint32_t begin = run * CPU_SAMPLER_RUN;
+    uint32_t end = count - begin < CPU_SAMPLER_RUN ? count : begin + CPU_SAMPLER_RUN;
+    uint64_t sum = 0;
+    for (uint32_t i = begin; i < end; i++) {
+        uint32_t units = cpu_sampler_units(scale, x[i]);
+        sum += units;
+        if (before && (x[i] > x[id] || (x[i] == x[id] && i < id)))
+            *before += units;
+    }
+    return sum;
+}
+
+/* What is greater than this comes before x[id] in the order, in a run that begins at `begin` and is not x[id]'s own: an equal one only
+ * with a lower id. */
+static inline float sampler_before(const float *x, uint32_t id, uint32_t begin)
+{
+    uint32_t bits = mathf_bits(x[id] + 0.0f); /* of -0 as of 0 */
+    if (begin > id)
+        return x[id];
+    if (bits == 0)
+        return -0x1p-149f;
+    return mathf_from_bits(bits & 0x80000000u ? bits + 1 : bits - 1); /* the next lower number */
 }
 
 static inline void sampler_maxima_from(uint32_t i, const float *x, uint32_t count, float *maxima)
@@ -62,35 +85,11 @@ static inline void sampler_maxima_from(uint32_t i, const float *x, uint32_t coun
     }
 }
 
-static inline uint64_t sampler_runs_from(uint32_t i, const float *x, uint32_t count,
-                                         const struct cpu_sampler_scale *scale, uint64_t sum,
-                                         uint64_t *sums)
-{
-    for (; i < count; i++) {
-        sum += sampler_units_of(scale, x[i]);
-        sums[i / CPU_SAMPLER_SUM] = sum;
-    }
-    return sum;
-}
-
 static inline void sampler_exp_from(uint32_t i, const float *x, uint32_t count, float max,
                                     float partial[16])
 {
     for (; i < count; i++)
-        partial[i % 16] = partial[i % 16] + mathf_exp(x[i] - max);
-}
-
-/* One value's place and what it adds to its bucket; returns what it adds to the whole. */
-static inline uint64_t sampler_bucket_put(float x, const struct cpu_sampler_scale *scale, bool ones,
-                                          uint16_t *place, uint64_t *sums)
-{
-    float weight = cpu_sampler_weight(scale, x);
-    uint64_t units = ones ? 1 : cpu_sampler_units(weight);
-    uint32_t bucket = cpu_sampler_bucket(scale, x);
-    *place = (uint16_t)bucket;
-    if (ones || weight >= scale->min_p)
-        sums[bucket] += units;
-    return units;
+        partial[i % 16] = cpu_sampler_exp_add(partial[i % 16], x[i] - max);
 }
 
 static inline uint32_t sampler_above(const float *x, uint32_t count, uint32_t id, float least,
@@ -122,15 +121,21 @@ static inline bool sampler_bucket_within(uint16_t place, uint32_t first, uint32_
     return place >= first && (place <= last || last == CPU_SAMPLER_BUCKETS - 1);
 }
 
-static inline uint64_t sampler_buckets(const float *x, uint32_t count,
-                                       const struct cpu_sampler_scale *scale, bool ones,
-                                       uint16_t *places, uint64_t *sums)
+static inline void sampler_bucket_put(float x, const struct cpu_sampler_scale *scale,
+                                      uint16_t *place, uint32_t *counts)
 {
-    uint64_t sum = 0;
-    memset(sums, 0, CPU_SAMPLER_BUCKETS * sizeof *sums);
+    uint32_t bucket = cpu_sampler_bucket(scale, x);
+    *place = (uint16_t)bucket;
+    counts[bucket]++;
+}
+
+static inline void sampler_buckets(const float *x, uint32_t count,
+                                   const struct cpu_sampler_scale *scale, uint16_t *places,
+                                   uint32_t *counts)
+{
+    memset(counts, 0, CPU_SAMPLER_BUCKETS * sizeof *counts);
     for (uint32_t i = 0; i < count; i++)
-        sum += sampler_bucket_put(x[i], scale, ones, &places[i], sums);
-    return sum;
+        sampler_bucket_put(x[i], scale, &places[i], counts);
 }
 
 static inline uint32_t sampler_collect(const float *x, uint32_t count, const uint16_t *places,

@@ -13,11 +13,17 @@ static void maxima(const float *x, uint32_t count, float *maxima_out)
     sampler_maxima_from(0, x, count, maxima_out);
 }
 
-static uint64_t runs(const float *x, const float *maxima_of, uint32_t count,
-                     const struct cpu_sampler_scale *scale, uint64_t sum, uint64_t *sums)
+static uint64_t sum(const float *x, const float *maxima_of, uint32_t count, const uint32_t *runs,
+                    uint32_t run_count, const struct cpu_sampler_scale *scale, uint32_t id,
+                    uint64_t *before_out)
 {
+    uint64_t whole = 0;
     (void)maxima_of;
-    return sampler_runs_from(0, x, count, scale, sum, sums);
+    if (before_out)
+        *before_out = 0;
+    for (uint32_t k = 0; k < run_count; k++)
+        whole += sampler_sum_run(x, count, runs ? runs[k] : k, scale, id, before_out);
+    return whole;
 }
 
 static uint32_t best(const float *x, uint32_t count, uint32_t wanted, uint64_t *keys)
@@ -36,8 +42,8 @@ static void exp_add(const float *x, uint32_t count, float max, float partial[16]
 const struct cpu_sampler_loops cpu_sampler_loops_plain = {
     .look = look,
     .maxima = maxima,
-    .runs = runs,
     .units = sampler_units,
+    .sum = sum,
     .buckets = sampler_buckets,
     .above = sampler_above,
     .gather = sampler_gather,

@@ -1,22 +1,15 @@
 /* The sampler: the generator against its published answers, each filter against a slow and obvious one, frequencies against
- * probabilities, and the loops of every instruction set against the plain ones. */
+ * probabilities, weights against exact ones, and rows by every instruction set against the plain ones. */
 #include "kernels/cpu/sampler.h"
 
-#include <stdlib.h>
+#include <math.h>
 
 #include "kernels/cpu/mathf.h"
 #include "kernels/cpu/philox.h"
+#include "tests/kernels/slow_draw.h"
 #include "tests/test.h"
 
-enum { VOCAB = 1003, WORDS = 49152 + 5 };
-
-static uint32_t state = 7;
-
-static float noise(void)
-{
-    state = state * 1664525u + 1013904223u;
-    return (float)(int32_t)state * 0x1p-31f;
-}
+enum { VOCAB = 1003 };
 
 /* The sample of a row, and how: all that a test changes. */
 static struct kern_sample sample_make(struct kern_sampling *how)
@@ -60,11 +53,21 @@ TEST(sampler, philox_known_answers)
         philox4x32(cases[i].counter, cases[i].key, out);
         CHECK(memcmp(out, cases[i].expected, sizeof out) == 0);
     }
-    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 1, 0, 0));
-    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 0, 1, 0));
-    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(2, 0, 0, 0));
-    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(1, 0, 0, 1));
-    CHECK(philox_uniform(1, 0, 0, 0) != philox_uniform(UINT64_C(1) | UINT64_C(1) << 32, 0, 0, 0));
+    /* seed, index, position and block: each changes both numbers; which words a number is made of */
+    static const struct {
+        uint64_t seed;
+        uint32_t index, position, block;
+    } others[] = {{1, 0, 0, 0}, {1, 1, 0, 0}, {1, 0, 1, 0},
+                  {2, 0, 0, 0}, {1, 0, 0, 1}, {UINT64_C(1) | UINT64_C(1) << 32, 0, 0, 0}};
+    uint64_t numbers[6][2];
+    for (int i = 0; i < 6; i++) {
+        philox_block(others[i].seed, others[i].index, others[i].position, others[i].block,
+                     numbers[i]);
+        for (int j = 0; j < i; j++)
+            CHECK(numbers[i][0] != numbers[j][0] && numbers[i][1] != numbers[j][1]);
+    }
+    philox_block(0, 0, 0, 0, numbers[0]);
+    CHECK(numbers[0][0] == 0x6627e8d5e169c58d && numbers[0][1] == 0xbc57ac4c9b00dbd8);
 }
 
 TEST(sampler, greedy_takes_the_lowest_of_equals)
@@ -142,6 +145,113 @@ TEST(sampler, frequencies_follow_probabilities)
     cpu_sampler_destroy(sampler);
 }
 
+/* Of all words of a row whose last run is short: Pearson's chi-square against exact probabilities. */
+TEST(sampler, frequencies_of_many)
+{
+    enum { WORDS_DRAWN = 150 };
+    static const struct {
+        float top_p, min_p;
+        uint32_t top_k;
+    } ways[] = {{1, 0, 0},    {1, 0.1f, 0},     {0.8f, 0, 0},
+                {0.3f, 0, 0}, {0.9f, 0.02f, 0}, {0.9f, 0, 40}};
+    const int draws = 40000 / (int)test_thin();
+    float logits[WORDS_DRAWN], copy[WORDS_DRAWN];
+    struct cpu_sampler *sampler;
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    CHECK_INT(cpu_sampler_create(WORDS_DRAWN, &sampler), STATUS_OK);
+    for (int i = 0; i < WORDS_DRAWN; i++)
+        logits[i] = 2 * (slow_noise() + slow_noise() + slow_noise());
+    how.temperature = 0.8f;
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        double chance[WORDS_DRAWN], whole = 0, total = 0, square = 0, best = 0, left[WORDS_DRAWN];
+        int hits[WORDS_DRAWN] = {0}, kinds = 0;
+        for (int i = 0; i < WORDS_DRAWN; i++) {
+            chance[i] = exp((double)logits[i] / 0.8);
+            best = fmax(best, chance[i]);
+        }
+        for (int i = 0; i < WORDS_DRAWN; i++) { /* of the top_k best */
+            uint32_t better = 0;
+            for (int j = 0; j < WORDS_DRAWN; j++)
+                better += chance[j] > chance[i];
+            left[i] = ways[w].top_k == 0 || better < ways[w].top_k ? chance[i] : 0;
+            total += left[i];
+        }
+        for (int i = 0; i < WORDS_DRAWN; i++) {
+            double before = 0;
+            for (int j = 0; j < WORDS_DRAWN; j++)
+                before += left[j] > left[i] ? left[j] : 0;
+            bool out = before >= (double)ways[w].top_p * total && before > 0;
+            chance[i] = out || chance[i] < (double)ways[w].min_p * best ? 0 : left[i];
+            whole += chance[i];
+        }
+        how.top_k = ways[w].top_k;
+        how.top_p = ways[w].top_p;
+        how.min_p = ways[w].min_p;
+        for (int n = 0; n < draws; n++) {
+            struct kern_sample_out out;
+            memcpy(copy, logits, sizeof copy);
+            sample.generated_count = (uint32_t)n;
+            cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, NULL,
+                            &out);
+            hits[out.token]++;
+        }
+        double rare = 0, rare_hits = 0;
+        for (int i = 0; i < WORDS_DRAWN; i++) {
+            double expected = chance[i] / whole * draws;
+            CHECK_MSG(expected > 0 || hits[i] == 0, "way %zu: %d is drawn, %d times", w, i,
+                      hits[i]);
+            if (expected < 8) {
+                rare += expected;
+                rare_hits += hits[i];
+                continue;
+            }
+            square += (hits[i] - expected) * (hits[i] - expected) / expected;
+            kinds++;
+        }
+        if (rare >= 8)
+            square += (rare_hits - rare) * (rare_hits - rare) / rare;
+        CHECK_MSG(square < kinds + 4 * sqrt(2.0 * kinds), "way %zu: %g for %d kinds of words", w,
+                  square, kinds);
+    }
+    cpu_sampler_destroy(sampler);
+}
+
+/* Weights and exponentials against exact ones, over all that they are made for. */
+TEST(sampler, weights_close)
+{
+    static const float temperatures[] = {1, 0.7f, 0.05f, 17};
+    double worst = 0, worst_exp = 0;
+    for (int t = 0; t < 4; t++) {
+        struct cpu_sampler_scale scale = scale_of_temperature(3, temperatures[t]);
+        for (double e = 0; e < 24; e += 0.000031 * (double)test_thin()) {
+            float x = (float)(3 - e * (double)temperatures[t]);
+            double exact = 0x1p30 * exp2((double)(x - 3) * (double)scale.rate),
+                   units = cpu_sampler_units(&scale, x),
+                   off = units > exact ? units - exact : fmax(0, exact - units - 1);
+            worst = fmax(worst, off / exact);
+        }
+        CHECK(cpu_sampler_units(&scale, 3) == 1u << 30);
+        CHECK(cpu_sampler_units(&scale, -3e38f) == 0);
+        CHECK(cpu_sampler_units(&scale, -INFINITY) == 0);
+    }
+    CHECK_MSG(worst < 3e-6, "a weight is off by %g of itself", worst);
+    for (double below = 0; below > -87; below -= 0.00011 * (double)test_thin()) {
+        double exact = exp((double)(float)below);
+        double off = fabs((double)cpu_sampler_exp_add(0, (float)below) - exact) / exact;
+        worst_exp =
+            fmax(worst_exp, off / (3e-6 - 1.5e-8 * below)); /* of what 1 / ln 2 lacks, more */
+    }
+    CHECK_MSG(worst_exp < 1, "an exponential is off by %g of what it may be", worst_exp);
+    CHECK(cpu_sampler_exp_add(0, 0) == 1.0f);
+    CHECK(cpu_sampler_exp_add(0, -3e38f) == cpu_sampler_exp_add(0, -87));
+    CHECK_INT(cpu_sampler_least(0), 0);
+    CHECK_INT(cpu_sampler_least(0x1p-40f), 1);
+    CHECK_INT(cpu_sampler_least(0x1p-30f), 1);
+    CHECK_INT(cpu_sampler_least(0x1.8p-29f), 3);
+    CHECK_INT(cpu_sampler_least(1), 1 << 30);
+}
+
 TEST(sampler, penalties_and_bias)
 {
     float logits[VOCAB] = {0};
@@ -190,7 +300,7 @@ TEST(sampler, logprobs_are_of_the_raw_logits)
     float logits[VOCAB];
     double total = 0;
     for (int i = 0; i < VOCAB; i++) {
-        logits[i] = 5 * noise();
+        logits[i] = 5 * slow_noise();
         total += mathf_exp_f64((double)logits[i]);
     }
     struct kern_sampling how;
@@ -236,65 +346,6 @@ TEST(sampler, not_finite_is_told)
     CHECK(sample_run(&sample, logits).finite);
 }
 
-/* --- top_k, top_p and min_p by the definition: all candidates sorted --- */
-
-static const float *sorted_values;
-
-static int better_first(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    if (sorted_values[x] != sorted_values[y])
-        return sorted_values[x] > sorted_values[y] ? -1 : 1;
-    return x < y ? -1 : 1;
-}
-
-/* Weights in units of 2^-30, to the nearest, ties to even: what cpu_sampler_units must be. */
-static uint64_t units_of(float weight)
-{
-    double scaled = (double)weight * 0x1p30; /* exact */
-    return (uint64_t)mathf_rint_f64(scaled);
-}
-
-static uint32_t slow_draw(const float *values, uint32_t vocab, const struct kern_sampling *how,
-                          uint32_t position)
-{
-    static uint32_t ids[WORDS];
-    static float weight[WORDS];
-    static uint64_t units[WORDS];
-    for (uint32_t i = 0; i < vocab; i++)
-        ids[i] = i;
-    sorted_values = values;
-    qsort(ids, vocab, sizeof ids[0], better_first);
-    float max = values[ids[0]];
-    uint32_t limit = how->top_k && how->top_k < vocab ? how->top_k : vocab, count = 0;
-    uint64_t total = 0, sum = 0, reached = 0;
-    for (uint32_t i = 0; i < vocab; i++) {
-        weight[i] = mathf_exp((values[i] - max) * (1 / how->temperature));
-        units[i] = units_of(weight[i]);
-        CHECK(units[i] == cpu_sampler_units(weight[i]));
-    }
-    for (uint32_t i = 0; i < limit; i++)
-        total += units[ids[i]];
-    unsigned __int128 enough = (unsigned __int128)(uint64_t)((double)how->top_p * 0x1p40) * total;
-    for (uint32_t i = 0; i < vocab; i++) /* what weighs less counts nothing */
-        units[i] = weight[i] >= how->min_p ? units[i] : 0;
-    while (count < limit) {
-        sum += units[ids[count++]];
-        if (how->top_p < 1.0f && (unsigned __int128)sum << 40 >= enough)
-            break;
-    }
-    uint64_t u = (uint64_t)(philox_uniform(how->seed, how->n_index, position, 0) * 0x1p53);
-    unsigned __int128 target = (unsigned __int128)u * sum;
-    bool in_order_of_id = limit == vocab && how->top_p >= 1;
-    for (uint32_t i = 0; i < (in_order_of_id ? vocab : count); i++) {
-        uint32_t id = in_order_of_id ? i : ids[i];
-        reached += units[id];
-        if ((unsigned __int128)reached << 53 > target)
-            return id;
-    }
-    return vocab;
-}
-
 TEST(sampler, best_by_the_definition)
 {
     static const uint32_t top_ks[] = {0, 1, 2, 40, 63, 64, 65, 300, VOCAB - 1, VOCAB};
@@ -308,10 +359,10 @@ TEST(sampler, best_by_the_definition)
             for (size_t p = 0; p < sizeof top_ps / sizeof top_ps[0]; p++)
                 for (uint32_t draw = 0; draw < 6; draw++) {
                     for (uint32_t i = 0; i < VOCAB; i++) /* ties, in both signs of zero */
-                        values[i] = (float)(int)(noise() * 64) * spreads[s];
+                        values[i] = (float)(int)(slow_noise() * 64) * spreads[s];
                     how.top_k = top_ks[k];
                     how.top_p = top_ps[p];
-                    how.min_p = draw % 2 ? 1e-3f : 0;
+                    how.min_p = draw == 5 ? 1 : draw % 2 ? 1e-3f : 0;
                     how.temperature = draw < 3 ? 1.0f : 20.0f;
                     sample.generated_count = draw;
                     CHECK_INT(sample_run(&sample, values).token,
@@ -319,181 +370,41 @@ TEST(sampler, best_by_the_definition)
                 }
 }
 
-static const struct cpu_sampler_loops *fast_loops(void)
+/* One word in each run, so that most proposals are in vain, and now and then all. */
+TEST(sampler, proposals_in_vain)
 {
-#if defined(__x86_64__)
-    return cpu_isa_detect() >= CPU_ISA_AVX2 ? &cpu_sampler_loops_avx2 : NULL;
-#elif defined(__aarch64__)
-    return &cpu_sampler_loops_neon;
-#else
-    return NULL;
-#endif
-}
-
-/* A scale whose buckets reach `range` below the best, in exponents. */
-static struct cpu_sampler_scale scale_make(const struct cpu_sampler_look *look, float temperature,
-                                           float min_p, float range)
-{
-    return (struct cpu_sampler_scale){.max = look->max,
-                                      .inverse = 1 / temperature,
-                                      .min_p = min_p,
-                                      .per = range > 0 ? -(float)(CPU_SAMPLER_BUCKETS - 1) / range
-                                                       : -1e30f};
-}
-
-static void scales_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
-                           const struct cpu_sampler_scale *scale)
-{
-    enum { RUNS = VOCAB / CPU_SAMPLER_RUN + 1, FROM = 12345 };
-    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain;
-    static uint64_t runs[2][RUNS], sums[2][CPU_SAMPLER_BUCKETS], keys[2][VOCAB];
-    static uint16_t places[2][VOCAB];
-    size_t sum_count = (count + CPU_SAMPLER_SUM - 1) / CPU_SAMPLER_SUM;
-    static float maxima[RUNS];
-    plain->maxima(x, count, maxima);
-    static uint32_t units[2][VOCAB];
-    plain->units(x, count, scale, units[0]);
-    fast->units(x, count, scale, units[1]);
-    CHECK(memcmp(units[0], units[1], count * sizeof units[0][0]) == 0);
-    CHECK(plain->runs(x, maxima, count, scale, FROM, runs[0]) ==
-          fast->runs(x, maxima, count, scale, FROM, runs[1]));
-    CHECK(memcmp(runs[0], runs[1], sum_count * sizeof runs[0][0]) == 0);
-    for (int ones = 0; ones < 2; ones++) {
-        CHECK(plain->buckets(x, count, scale, ones, places[0], sums[0]) ==
-              fast->buckets(x, count, scale, ones, places[1], sums[1]));
-        CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
-    }
-    static const uint32_t bounds[][2] = {{0, 0},
-                                         {3, 500},
-                                         {0, CPU_SAMPLER_BUCKETS - 2},
-                                         {CPU_SAMPLER_BUCKETS - 1, CPU_SAMPLER_BUCKETS - 1}};
-    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
-        uint32_t have = plain->collect(x, count, places[0], bounds[i][0], bounds[i][1], keys[0]);
-        CHECK_INT(fast->collect(x, count, places[1], bounds[i][0], bounds[i][1], keys[1]), have);
-        CHECK(memcmp(keys[0], keys[1], have * sizeof keys[0][0]) == 0);
-    }
-    CHECK_INT(cpu_sampler_bucket(scale, scale->max), 0);
-    static uint32_t ids[2][VOCAB + CPU_SAMPLER_SPARE];
-    static float values[2][VOCAB + CPU_SAMPLER_SPARE];
-    for (int i = 0; i < 4; i++) { /* all, a half, the best alone, none */
-        const float leasts[] = {-31, x[count / 2], scale->max, scale->max + 1}, least = leasts[i];
-        uint32_t have = plain->above(x, count, 7, least, values[0], ids[0]), expected = 0;
-        CHECK_INT(fast->above(x, count, 7, least, values[1], ids[1]), have);
-        CHECK(memcmp(ids[0], ids[1], have * sizeof ids[0][0]) == 0);
-        CHECK(memcmp(values[0], values[1], have * sizeof values[0][0]) == 0);
-        for (uint32_t k = 0; k < count; k++)
-            if (x[k] >= least) {
-                CHECK_INT(ids[0][expected], k + 7);
-                CHECK(values[0][expected] == x[k]);
-                expected++;
-            }
-        CHECK_INT(have, expected);
-        uint32_t picked[RUNS], picked_count = 0; /* every run, and every second one */
-        for (uint32_t k = 0; k * CPU_SAMPLER_RUN < count; k += 1 + i % 2)
-            picked[picked_count++] = k;
-        have = plain->gather(x, count, picked, picked_count, least, values[0], ids[0]);
-        CHECK_INT(fast->gather(x, count, picked, picked_count, least, values[1], ids[1]), have);
-        CHECK(memcmp(ids[0], ids[1], have * sizeof ids[0][0]) == 0);
-        CHECK(memcmp(values[0], values[1], have * sizeof values[0][0]) == 0);
-        for (uint32_t k = 0; k < have; k++)
-            CHECK(values[0][k] == x[ids[0][k]] && values[0][k] >= least);
-        if (i % 2 == 0)
-            CHECK_INT(have, expected);
-    }
-}
-
-/* In one go and in two are the same, too. */
-static void exp_add_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
-                            float max)
-{
-    float sums[3][16];
-    uint32_t half = count / 2 / 16 * 16;
-    for (int i = 0; i < 16; i++)
-        sums[0][i] = sums[1][i] = sums[2][i] = (float)i * 0.25f;
-    cpu_sampler_loops_plain.exp_add(x, count, max, sums[0]);
-    fast->exp_add(x, count, max, sums[1]);
-    fast->exp_add(x, half, max, sums[2]);
-    fast->exp_add(x + half, count - half, max, sums[2]);
-    CHECK(memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
-    CHECK(memcmp(sums[0], sums[2], sizeof sums[0]) == 0);
-}
-
-/* Of each run, by the definition; one value is `wrong`, or none is (UINT32_MAX). */
-static void maxima_compare(const struct cpu_sampler_loops *fast, const float *x, uint32_t count,
-                           uint32_t wrong)
-{
-    float maxima[2][VOCAB / CPU_SAMPLER_RUN + 1];
-    cpu_sampler_loops_plain.maxima(x, count, maxima[0]);
-    fast->maxima(x, count, maxima[1]);
-    for (uint32_t i = 0; i < count; i += CPU_SAMPLER_RUN) {
-        float most = x[i];
-        for (uint32_t k = i; k < count && k < i + CPU_SAMPLER_RUN; k++)
-            most = x[k] > most ? x[k] : most;
-        bool bad = wrong / CPU_SAMPLER_RUN == i / CPU_SAMPLER_RUN;
-        for (int j = 0; j < 2; j++) {
-            float got = maxima[j][i / CPU_SAMPLER_RUN];
-            CHECK(bad ? got != got : got == most);
+    static const float top_ps[] = {1, 0.4f, 0.97f};
+    struct cpu_sampler *sampler;
+    struct kern_sampling how;
+    struct kern_sample sample = sample_make(&how);
+    float values[130], copy[130];
+    CHECK_INT(cpu_sampler_create(130, &sampler), STATUS_OK);
+    for (int i = 0; i < 130; i++)
+        values[i] = -50;
+    values[70] = 3;
+    values[3] = values[129] = 2;
+    for (int p = 0; p < 3; p++) {
+        slow_fell = 0;
+        how.top_p = top_ps[p];
+        for (uint32_t n = 0; n < 20000; n++) {
+            struct kern_sample_out out;
+            memcpy(copy, values, sizeof copy);
+            sample.generated_count = n;
+            cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA, copy, NULL,
+                            &out);
+            CHECK_INT(out.token, slow_draw(values, 130, &how, n));
         }
+        CHECK(slow_fell > 0);
     }
-}
-
-TEST(sampler, loops_equal_plain)
-{
-    const struct cpu_sampler_loops *plain = &cpu_sampler_loops_plain, *fast = fast_loops();
-    if (!fast)
-        TEST_SKIP("this CPU has none of the instruction sets");
-    static float x[VOCAB];
-    for (uint32_t count = 1; count <= VOCAB; count += count < 40 ? 3 : 160) {
-        for (uint32_t i = 0; i < count; i++)
-            x[i] = 30 * noise();
-        if (count > 100)
-            x[count / 2] = x[count / 3] = 31; /* the best twice */
-        struct cpu_sampler_look looks[2];
-        memset(looks, 0, sizeof looks);
-        plain->look(x, count, &looks[0]);
-        fast->look(x, count, &looks[1]);
-        CHECK(memcmp(&looks[0], &looks[1], sizeof looks[0]) == 0);
-        CHECK(looks[0].finite);
-        maxima_compare(fast, x, count, UINT32_MAX);
-        /* buckets for some, for all, for the best alone; with min_p and without */
-        static const float temperatures[] = {0.7f, 0.1f, 3}, ranges[] = {20, 1e3f, 0, 1e-4f},
-                           limits[] = {0, 1e-3f};
-        for (int i = 0; i < 24; i++) {
-            struct cpu_sampler_scale scale =
-                scale_make(&looks[0], temperatures[i / 8], limits[i % 2], ranges[i / 2 % 4]);
-            scales_compare(fast, x, count, &scale);
-        }
-        exp_add_compare(fast, x, count, looks[0].max);
-        uint64_t best[2][20];
-        uint32_t have = plain->best(x, count, 20, best[0]);
-        CHECK_INT(have, count < 20 ? count : 20);
-        CHECK_INT(fast->best(x, count, 20, best[1]), have);
-        CHECK(memcmp(best[0], best[1], have * sizeof best[0][0]) == 0);
-        static const float wrong[] = {__builtin_inff(), -__builtin_inff(), __builtin_nanf("")};
-        for (int i = 0; i < 6; i++) {
-            uint32_t at = i % 2 ? count - 1 : 0;
-            float was = x[at];
-            x[at] = wrong[i / 2];
-            plain->look(x, count, &looks[0]);
-            fast->look(x, count, &looks[1]);
-            CHECK(!looks[0].finite && !looks[1].finite);
-            maxima_compare(fast, x, count, at);
-            x[at] = was;
-        }
-    }
-    for (uint32_t i = 0; i < VOCAB; i++) /* exponentials that need clamps */
-        x[i] = 200 * noise();
-    struct cpu_sampler_look look;
-    plain->look(x, VOCAB, &look);
-    exp_add_compare(fast, x, VOCAB, look.max);
+    cpu_sampler_destroy(sampler);
 }
 
 /* Whole rows, of as many words as a model has: every way to draw, from flat rows and peaked ones. */
 TEST(sampler, rows_equal_plain)
 {
-    if (!fast_loops())
+    if (!slow_fast_loops())
         TEST_SKIP("this CPU has none of the instruction sets");
-    static float logits[WORDS], copy[WORDS];
+    static float logits[SLOW_WORDS], copy[SLOW_WORDS];
     static const struct {
         float temperature, top_p, min_p, spread;
         uint32_t top_k;
@@ -505,7 +416,7 @@ TEST(sampler, rows_equal_plain)
                 {1, 0.95f, 0.01f, 0, 0},  {1, 0.95f, 0, 0, 100}};
     enum { LIARS = sizeof ways / sizeof ways[0] - 3 };
     struct cpu_sampler *sampler;
-    CHECK_INT(cpu_sampler_create(WORDS, &sampler), STATUS_OK);
+    CHECK_INT(cpu_sampler_create(SLOW_WORDS, &sampler), STATUS_OK);
     struct kern_sampling how;
     struct kern_sample sample = sample_make(&how);
     how.logprobs = 5;
@@ -516,13 +427,13 @@ TEST(sampler, rows_equal_plain)
             how.min_p = ways[w].min_p;
             how.top_k = ways[w].top_k;
             sample.generated_count = draw;
-            for (uint32_t i = 0; i < WORDS; i++) /* bell-shaped */
-                logits[i] = ways[w].spread * (noise() + noise() + noise());
+            for (uint32_t i = 0; i < SLOW_WORDS; i++) /* bell-shaped */
+                logits[i] = ways[w].spread * (slow_noise() + slow_noise() + slow_noise());
             /* a row of which one run in 32 knows what is best and nothing of the rest, that one at which the sampler looks, behind the
              * best; and the other way round */
-            for (uint32_t i = 0; w >= LIARS && i < WORDS; i++)
-                logits[i] =
-                    (i / 64 % 32 == 1) == (draw == 0) ? (i % 64 < 2 ? 0 : -40.0f) : -9 + noise();
+            for (uint32_t i = 0; w >= LIARS && i < SLOW_WORDS; i++)
+                logits[i] = (i / 64 % 32 == 1) == (draw == 0) ? (i % 64 < 2 ? 0 : -40.0f)
+                                                              : -9 + slow_noise();
             logits[0] = w >= LIARS ? 0.25f : logits[0];
             struct kern_sample_out out[2];
             memset(out, 0, sizeof out);
@@ -535,7 +446,7 @@ TEST(sampler, rows_equal_plain)
             }
             CHECK_MSG(memcmp(&out[0], &out[1], sizeof out[0]) == 0, "way %zu, draw %u", w, draw);
             if (how.temperature > 1e-20f)
-                CHECK_INT(out[0].token, slow_draw(logits, WORDS, &how, draw));
+                CHECK_INT(out[0].token, slow_draw(logits, SLOW_WORDS, &how, draw));
         }
     cpu_sampler_destroy(sampler);
 }
@@ -607,7 +518,7 @@ TEST(sampler, maxima_and_changes)
             uint32_t best = bests[c % 5] % vocab, other = (best + vocab / 2 + 1) % vocab,
                      change = c / 5 % CHANGES, way = c / 5 / CHANGES;
             for (uint32_t i = 0; i < vocab; i++)
-                logits[i] = 4 * noise();
+                logits[i] = 4 * slow_noise();
             logits[best] = 5;
             if (c % 2)
                 logits[(best + 64) % vocab] = 5; /* equal, in another run */
@@ -673,7 +584,7 @@ TEST(sampler, maxima_of_what_is_not_finite)
         struct cpu_sampler *sampler;
         CHECK_INT(cpu_sampler_create(vocab, &sampler), STATUS_OK);
         for (uint32_t i = 0; i < vocab; i++)
-            logits[i] = 4 * noise();
+            logits[i] = 4 * slow_noise();
         for (uint32_t at = 0; at < vocab; at += step)
             for (int i = 0; i < 6; i++) {
                 float was = logits[at], was_last = logits[vocab - 1];
