@@ -4,14 +4,15 @@
  * no further than a draw looks, because sorting a row would take a sixth of a decode step of 32 rows. Sums that decide something are
  * integers, so they have no order.
  *
- *     greedy         the first of the maxima of each 64 that is the greatest
- *     temperature, min_p  proposals: a run of 64 by its maximum, one of the 64, and whether it weighs enough. One in 64 is taken at least,
- *                    so that of the row's exponentials next to none is needed
- *     top_p          the same, until one is proposed that lies within: whether it does is seen from what runs weigh whose maximum comes
- *                    before it, or else from what the whole row weighs
- *     top_k          only runs of 64 are looked at whose maximum lies above a value that enough of the maxima reach, or that a sample of the
- *                    row says few will reach: what lies above it is taken out of the row, a part of it. Of a row without such a part
- *                    the best 64 come from one pass; for more, buckets of values are counted and those down to the last needed sorted
+ *     greedy              the first of the maxima of each 64 that is the greatest
+ *     temperature, min_p  proposals: a run of 64 by its maximum, one of the 64, and whether it weighs enough. One in 64 is taken at
+ *                         least, so that of the row's exponentials next to none is needed
+ *     top_p               the same, until one is proposed that lies within: whether it does is seen from what runs weigh whose maximum
+ *                         comes before it, or else from what the whole row weighs
+ *     top_k               only runs of 64 are looked at whose maximum lies above a value that enough of the maxima reach, or that a
+ *                         sample of the row says few will reach: what lies above it is taken out of the row, a part of it. Of a row
+ *                         without such a part the best 64 come from one pass; for more, buckets of values are counted and those down
+ *                         to the last needed sorted
  *
  * The maxima come from the output head, which has the logits in registers. What a row's changes touch is looked at again.
  *
