@@ -192,6 +192,11 @@ double bench_now(void)
     return clock_seconds(CLOCK_MONOTONIC);
 }
 
+double bench_cpu_now(void)
+{
+    return clock_seconds(CLOCK_THREAD_CPUTIME_ID);
+}
+
 static double best(clockid_t clock, double seconds, void (*run)(void *data), void *data)
 {
     double fastest = INFINITY, begin = clock_seconds(clock);

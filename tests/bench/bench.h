@@ -70,7 +70,8 @@ double bench_best_cpu(double seconds, void (*run)(void *data), void *data);
 /* Of `count` values, which it sorts; the upper one of an even number's two. */
 double bench_median(double *values, size_t count);
 
-/* Seconds of a steady clock. */
+/* Seconds of a steady clock; of the calling thread's processor time, so that a figure does not depend on who else wants the core. */
 double bench_now(void);
+double bench_cpu_now(void);
 
 #endif

@@ -31,9 +31,10 @@
 #include "tests/bench/peers.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/terms.h"
+#include "tests/bench/undisturbed.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
-enum { DECODE_AT = 32, ROUNDS = 5 };
+enum { DECODE_AT = 32, ROUNDS = 5, STEPS_ALONE_MAX = 8192 };
 
 /* The machine's limits, now and in the rounds before. */
 enum limit { LIMIT_READ, LIMIT_F32, LIMIT_INT8, LIMIT_NIBBLE, LIMIT_PAIR, LIMITS };
@@ -42,6 +43,7 @@ struct limits {
     struct peaks_reader *reader; /* of as many bytes as what is judged reads */
     struct peaks peaks;
     double bandwidth; /* GB/s */
+    double alone;     /* of reading, while the thread had its core to itself; 0: not known */
     size_t count;
     double seen[LIMITS][BENCH_ROUNDS_MAX];
 };
@@ -63,8 +65,16 @@ static const struct work {
              {"decode32", ROOFLINE_DECODE, 32, 1}};
 enum { WORKS = sizeof works / sizeof works[0] };
 
+/* Whole steps before and after which the thread had its core to itself. */
+struct steps_alone {
+    size_t tried, count;
+    double seconds[STEPS_ALONE_MAX];
+};
+
 struct figure {
     struct bench_rounds whole, terms[TERM_COUNT], peers[PEERS_MAX];
+    struct terms_alone alone;
+    struct steps_alone steps;      /* where a step is too short to look within it */
     size_t leader;                 /* of the peers but the first; 0: not known yet */
     struct roofline_window window; /* all rounds */
     struct roofline_cost cost;     /* of a step, in the last one */
@@ -175,6 +185,23 @@ static void round_add(struct bench_rounds *rounds, double value, double limit)
     rounds->limits[rounds->count++] = limit;
 }
 
+/* A step of one row: looks between its operations would let memory catch up. */
+static bool works_short(const struct work *work)
+{
+    return work->seqs * work->rows == 1;
+}
+
+static void steps_alone_add(struct steps_alone *steps, struct subject *subject, uint32_t position,
+                            double slice)
+{
+    double start = bench_now(), seconds;
+    while (steps->count < STEPS_ALONE_MAX && bench_now() - start < slice) {
+        steps->tried++;
+        if (subject_step_alone(subject, 1, 1, position, &seconds))
+            steps->seconds[steps->count++] = seconds;
+    }
+}
+
 /* A step's time by operation, each the median of the slice's steps. */
 static void terms_round(struct figure *figure, struct subject *subject, const struct limits *limits,
                         const struct work *work, double slice)
@@ -184,7 +211,7 @@ static void terms_round(struct figure *figure, struct subject *subject, const st
     size_t count = 0;
     double start = bench_now();
     while (count < 1 || (count < STEPS && bench_now() - start < slice)) {
-        terms_begin();
+        terms_begin(works_short(work) ? NULL : &figure->alone);
         subject_step(subject, work->seqs, work->rows, work->rows > 1 ? 0 : DECODE_AT);
         terms_end(one);
         for (int i = 0; i < TERM_COUNT; i++)
@@ -215,27 +242,35 @@ static void peers_round(struct report *report, struct figure *figure, unsigned t
     }
 }
 
+static struct roofline_step step_of(const struct work *work)
+{
+    uint64_t pairs =
+        work->rows > 1 ? roofline_pairs(0, work->rows) : (uint64_t)work->seqs * (DECODE_AT + 1);
+    return (struct roofline_step){.prompt_rows = work->rows > 1 ? work->rows : 0,
+                                  .decode_rows = work->rows > 1 ? 0 : work->seqs,
+                                  .samples = work->seqs,
+                                  .pairs = pairs,
+                                  .positions = work->rows > 1 ? work->rows : pairs};
+}
+
 static void figure_round(struct report *report, struct figure *figure, struct subject *subject,
                          struct limits *limits, const struct work *work)
 {
     const unsigned threads = limits->threads;
     const double slice = report->seconds / ROUNDS;
-    uint64_t pairs =
-        work->rows > 1 ? roofline_pairs(0, work->rows) : (uint64_t)work->seqs * (DECODE_AT + 1);
-    struct roofline_step step = {.prompt_rows = work->rows > 1 ? work->rows : 0,
-                                 .decode_rows = work->rows > 1 ? 0 : work->seqs,
-                                 .samples = work->seqs,
-                                 .pairs = pairs,
-                                 .positions = work->rows > 1 ? work->rows : pairs};
     limits_measure(limits);
     double seconds = subject_step_typical(subject, 1, slice, work->seqs, work->rows,
                                           work->rows > 1 ? 0 : DECODE_AT),
            tokens = work->seqs * work->rows;
-    figure->cost = cost_of(subject, limits, step);
+    figure->cost = cost_of(subject, limits, step_of(work));
     roofline_add(&figure->window, work->phase, seconds, figure->cost);
     round_add(&figure->whole, tokens / seconds, tokens / roofline_least(figure->cost));
     if (threads == 1)
         terms_round(figure, subject, limits, work, slice);
+    if (threads == 1 && works_short(work)) {
+        steps_alone_add(&figure->steps, subject, DECODE_AT, slice);
+        limits->alone = peaks_reader_rate_alone(limits->reader, undisturbed, slice);
+    }
     if (engine_info(subject->engine)->compute == KERN_COMPUTE_INT8)
         peers_round(report, figure, threads, work);
 }
@@ -305,6 +340,60 @@ static void figure_add(struct report *report, struct figure *figure, const struc
     }
 }
 
+/* Where nothing disturbed its thread: the value, and its limit by the same arithmetic peaks, which hardly feel it, and by reading alone. */
+static void alone_add(struct bench *bench, const char *id, const char *unit, double value,
+                      const char *limit_name, double limit, double part)
+{
+    char of[64];
+    snprintf(of, sizeof of, "%s, %.0f %% of runs", unit, 100 * part);
+    bench_add(bench, &(struct bench_record){
+                         .id = id, .value = value, .unit = of, BENCH_LIMIT(limit_name, limit)});
+}
+
+static void figure_alone_add(struct report *report, struct figure *figure,
+                             const struct subject *subject, struct limits *limits,
+                             const struct work *work)
+{
+    char id[96], name[64];
+    double tokens = work->seqs * work->rows, seconds = 0;
+    if (works_short(work)) {
+        struct limits alone = *limits;
+        struct steps_alone *steps = &figure->steps;
+        alone.bandwidth = limits->alone;
+        if (steps->count < ROUNDS || limits->alone == 0)
+            return;
+        seconds = bench_median(steps->seconds, steps->count);
+        double least = roofline_least(cost_of(subject, &alone, step_of(work)));
+        snprintf(name, sizeof name, "%s.undisturbed", work->name);
+        alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
+                  "at the read bandwidth", tokens / least,
+                  (double)steps->count / (double)steps->tried);
+        return;
+    }
+    double part = terms_alone_part(&figure->alone);
+    if (part == 0)
+        return;
+    for (int i = 0; i < TERM_COUNT; i++)
+        seconds += terms_alone_seconds(&figure->alone, (enum term)i);
+    snprintf(name, sizeof name, "%s.undisturbed", work->name);
+    alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
+              "at the arithmetic peak", bench_median(figure->whole.limits, figure->whole.count),
+              part);
+    for (int i = 0; i < TERM_COUNT; i++) {
+        struct bench_rounds *rounds = &figure->terms[i];
+        double each = terms_alone_seconds(&figure->alone, (enum term)i),
+               least = rounds->count ? bench_median(rounds->limits, rounds->count) : 0;
+        snprintf(name, sizeof name, "%s.undisturbed.%s", work->name, term_name((enum term)i));
+        if (least > 0 && each > 0)
+            bench_add(&report->bench,
+                      &(struct bench_record){.id = id_of(subject, name, id),
+                                             .value = each * 1e3,
+                                             .unit = "ms",
+                                             BENCH_LIMIT("at the machine's peak", least),
+                                             .lower_is_better = true});
+    }
+}
+
 /* The first `count` works of an engine, all of them in each round. */
 static void bench_works(struct report *report, struct subject *subject, struct limits *limits,
                         size_t count)
@@ -318,11 +407,16 @@ static void bench_works(struct report *report, struct subject *subject, struct l
             fprintf(stderr, "round %d of %d: %s\n", round + 1, ROUNDS, works[i].name);
             figure_round(report, &figures[i], subject, limits, &works[i]);
         }
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         figure_add(report, &figures[i], subject, &works[i]);
+        figure_alone_add(report, &figures[i], subject, limits, &works[i]);
+    }
 }
 
 /* --- attention over 8,000 positions --- */
+
+enum deep_shape { DEEP_ONE, DEEP_CHUNK, DEEP_BATCH, DEEP_SHAPES };
+enum { DEEP_ROWS = 32 }; /* of a chunk */
 
 /* One type of KV. The difference of a step at position 8,000 and one at position 0 is attention over 8,000 positions. */
 struct deep {
@@ -330,8 +424,10 @@ struct deep {
     struct limits limits;
     enum kern_kv_type type;
     double token_bytes; /* of KV */
-    bool memory;        /* reading took longer than the products at their peak, in the last round */
+    double rest; /* seconds of a step of all sequences but attention, at the arithmetic peak */
+    bool memory; /* reading took longer than the products at their peak, in the last round */
     struct bench_rounds prefill, decode, products, batch;
+    struct terms_alone alone[DEEP_SHAPES];
 };
 enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
 
@@ -348,13 +444,25 @@ static void deep_open(struct deep *deep, struct model_file *model, unsigned thre
     subject_pages_fill(&deep->subject);
 }
 
+/* Steps at position 8,000, with looks between their operations. */
+static void deep_alone_round(struct deep *deep, enum deep_shape shape, double slice, uint32_t seqs,
+                             uint32_t rows)
+{
+    double seconds[TERM_COUNT], start = bench_now();
+    do {
+        terms_begin(&deep->alone[shape]);
+        subject_step(&deep->subject, seqs, rows, SUBJECT_LONG);
+        terms_end(seconds);
+    } while (bench_now() - start < slice);
+}
+
 /* Attention of a chunk of 32 rows behind position 8,000 in operations of its two products, beside the peak of their instruction; of
  * one row in GB/s of KV, beside the longer of reading as many bytes and of the products at that peak; and whole steps of `seqs`
  * sequences (more than 1), each with pages of its own, in tokens/s, beside the longer of these two and the rest of the step's
  * arithmetic. */
 static void deep_round(struct deep *deep, double slice, uint32_t seqs, double rival)
 {
-    enum { ROWS = 32, STEPS = 3 };
+    enum { ROWS = DEEP_ROWS, STEPS = 3 };
     struct subject *subject = &deep->subject;
     struct limits *limits = &deep->limits;
     const struct model_config *config = &subject->model->config;
@@ -375,15 +483,74 @@ static void deep_round(struct deep *deep, double slice, uint32_t seqs, double ri
         far = subject_step_typical(subject, STEPS, slice, 1, ROWS, SUBJECT_LONG);
         round_add(&deep->prefill, operations * ROWS * SUBJECT_LONG / (far - near) * 1e-9, peak);
     }
+    if (limits->threads == 1) {
+        limits->alone = peaks_reader_rate_alone(limits->reader, undisturbed, slice);
+        deep_alone_round(deep, DEEP_ONE, slice, 1, 1);
+        deep_alone_round(deep, DEEP_CHUNK, slice, 1, ROWS);
+        if (seqs > 1)
+            deep_alone_round(deep, DEEP_BATCH, slice, seqs, 1);
+    }
     if (seqs == 1)
         return;
     far = subject_step_typical(subject, STEPS, slice, seqs, 1, SUBJECT_LONG);
-    double rest =
+    double rest = deep->rest =
         cost_of(subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
             .arithmetic;
     round_add(&deep->batch, seqs / far, seqs / (longer * SUBJECT_LONG * seqs + rest));
     if (rival > 0)
         deep->batch.peers[deep->batch.peer_count++] = rival;
+}
+
+/* Seconds of a step at position 8,000 whose operations nothing disturbed; `attention`: of its attention alone. */
+static double deep_alone_seconds(struct deep *deep, enum deep_shape shape, bool attention)
+{
+    double seconds = 0;
+    for (int i = 0; i < TERM_COUNT; i++)
+        if (i == TERM_ATTENTION || !attention)
+            seconds += terms_alone_seconds(&deep->alone[shape], (enum term)i);
+    return seconds;
+}
+
+static void deep_alone_add(struct bench *bench, struct deep *deep, double rival, double *own_out)
+{
+    const struct model_config *config = &deep->subject.model->config;
+    const struct limits *limits = &deep->limits;
+    const char *type = kern_kv_type_name(deep->type);
+    const double operations =
+        4.0 * config->head_dim * config->heads * config->layers * SUBJECT_LONG * 1e-9;
+    const double peak = deep->type == KERN_KV_INT8 ? limits->peaks.pair : limits->peaks.f32,
+                 bytes = deep->token_bytes * SUBJECT_LONG * 1e-9;
+    double part = terms_alone_part(&deep->alone[DEEP_ONE]), seconds;
+    char id[64];
+    *own_out = 0;
+    if (part == 0)
+        return;
+    double reading = bytes / limits->alone, arithmetic = operations / peak;
+    bool memory = reading > arithmetic;
+    double longer = memory ? reading : arithmetic;
+    seconds = deep_alone_seconds(deep, DEEP_ONE, true);
+    snprintf(id, sizeof id, "attn_decode_8k_%s.undisturbed", type);
+    if (limits->alone > 0)
+        alone_add(bench, id, "GB/s", bytes / seconds,
+                  memory ? "read bandwidth" : "KV at the arithmetic peak", bytes / longer, part);
+    snprintf(id, sizeof id, "attn_decode_8k_%s_products.undisturbed", type);
+    alone_add(bench, id, "GOP/s", operations / seconds, "f32 FMA peak", limits->peaks.f32, part);
+    seconds = deep_alone_seconds(deep, DEEP_CHUNK, true);
+    snprintf(id, sizeof id, "attn_prefill_8k_%s.undisturbed", type);
+    alone_add(bench, id, "GOP/s", operations * DEEP_ROWS / seconds,
+              deep->type == KERN_KV_INT8 ? "pairs of 16-bit integers" : "f32 FMA peak", peak,
+              terms_alone_part(&deep->alone[DEEP_CHUNK]));
+    if (deep->alone[DEEP_BATCH].steps == 0 || limits->alone == 0)
+        return;
+    *own_out = MANY / deep_alone_seconds(deep, DEEP_BATCH, false);
+    snprintf(id, sizeof id, "decode16_8k_%s.undisturbed", type);
+    bench_add(bench, &(struct bench_record){
+                         .id = id,
+                         .value = *own_out,
+                         .unit = "tokens/s",
+                         BENCH_LIMIT("KV at its limit", MANY / (longer * MANY + deep->rest)),
+                         .peer_name = rival > 0 ? "f16 KV" : NULL,
+                         .peer = rival});
 }
 
 static void deep_add(struct bench *bench, const struct deep *deep)
@@ -437,8 +604,11 @@ static void bench_attention(struct report *report, struct model_file *model, uns
         deep_round(&deep[0], slice, seqs, 0);
         deep_round(&deep[1], slice, seqs, seqs > 1 ? deep[0].batch.values[round] : 0);
     }
+    double rival = 0;
     for (int i = 0; i < 2; i++) {
         deep_add(&report->bench, &deep[i]);
+        if (threads == 1)
+            deep_alone_add(&report->bench, &deep[i], rival, &rival);
         peaks_reader_destroy(deep[i].limits.reader);
         engine_destroy(deep[i].subject.engine);
     }

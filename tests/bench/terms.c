@@ -1,19 +1,13 @@
 /* See terms.h. An operation's real push is asked for in between: whatever is pushed then gets that operation's clock. */
 #include "tests/bench/terms.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/cpu/device.h"
-
-/* The stream thread's own time, so that a figure does not depend on who else wants the core. */
-static double thread_seconds(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
+#include "tests/bench/bench.h"
+#include "tests/bench/undisturbed.h"
 
 typedef void run_function(struct kern_stream *stream, const void *arguments);
 
@@ -24,6 +18,8 @@ static enum term pushing = TERM_COUNT;
 static bool timing;
 static double
     reading; /* seconds of one look at the clock, of which each operation's time holds one */
+static struct terms_alone *looking; /* NULL: without looks */
+static bool alone;                  /* at the last one */
 
 const char *term_name(enum term term)
 {
@@ -33,13 +29,15 @@ const char *term_name(enum term term)
     return names[term];
 }
 
-void terms_begin(void)
+void terms_begin(struct terms_alone *into)
 {
     enum { LOOKS = 64 };
-    double begin = thread_seconds();
+    double begin = bench_cpu_now();
     for (int i = 0; i < LOOKS; i++)
-        reading = (thread_seconds() - begin) / (i + 1);
+        reading = (bench_cpu_now() - begin) / (i + 1);
     memset(spent, 0, sizeof spent);
+    looking = into;
+    alone = false; /* nobody looked before the first operation */
     timing = true;
 }
 
@@ -48,14 +46,62 @@ void terms_end(double *seconds)
     timing = false;
     for (int i = 0; i < TERM_COUNT; i++)
         seconds[i] = spent[i];
+    if (looking)
+        looking->steps++;
+}
+
+double terms_alone_seconds(struct terms_alone *of, enum term term)
+{
+    double seconds = 0;
+    for (int i = 0; i < TERMS_KINDS; i++) {
+        struct terms_kind *kind = &of->kinds[term][i];
+        seconds += kind->alone ? bench_median(kind->alone_seconds, kind->alone) * (double)kind->runs
+                               : kind->seconds;
+    }
+    return seconds / (double)of->steps;
+}
+
+double terms_alone_part(const struct terms_alone *of)
+{
+    uint64_t runs = 0, count = 0;
+    for (int term = 0; term < TERM_COUNT; term++)
+        for (int i = 0; i < TERMS_KINDS; i++) {
+            runs += of->kinds[term][i].runs;
+            count += of->kinds[term][i].alone;
+        }
+    return runs ? (double)count / (double)runs : 0;
+}
+
+/* A layer's products take turns. */
+static void kind_add(enum term term, bool was_alone, double seconds)
+{
+    uint64_t before = 0;
+    for (int i = 0; i < TERMS_KINDS; i++)
+        before += looking->kinds[term][i].runs;
+    struct terms_kind *kind = &looking->kinds[term][term == TERM_LINEAR ? before % TERMS_KINDS : 0];
+    kind->runs++;
+    kind->seconds += seconds;
+    if (was_alone && kind->alone < TERMS_ALONE_MAX)
+        kind->alone_seconds[kind->alone++] = seconds;
+}
+
+static void run_timed(enum term term, struct kern_stream *stream, const void *arguments)
+{
+    bool before = alone;
+    double begin = bench_cpu_now();
+    real[term](stream, arguments);
+    double seconds = bench_cpu_now() - begin - reading;
+    spent[term] += seconds;
+    if (!looking)
+        return;
+    alone = undisturbed();
+    kind_add(term, before && alone, seconds);
 }
 
 #define TIMED(term)                                                             \
     static void timed_##term(struct kern_stream *stream, const void *arguments) \
     {                                                                           \
-        double begin = thread_seconds();                                        \
-        real[term](stream, arguments);                                          \
-        spent[term] += thread_seconds() - begin - reading;                      \
+        run_timed(term, stream, arguments);                                     \
     }
 TIMED(TERM_EMBED)
 TIMED(TERM_NORM)
