@@ -197,7 +197,7 @@ static void read_again(void *data)
         read_once(data);
 }
 
-enum { BEST = 3, ALONE_MAX = 4096, PIECES = 16 };
+enum { BEST = 3, ALONE_MAX = 4096 };
 
 struct way {
     peaks_read *read;
@@ -207,7 +207,7 @@ struct way {
 
 struct way_alone {
     size_t count;
-    double seconds[ALONE_MAX]; /* of a piece: a PIECES-th of the bytes */
+    double seconds[ALONE_MAX]; /* of a piece of the bytes */
 };
 
 struct peaks_reader {
@@ -309,18 +309,19 @@ static double way_typical(struct peaks_reader *reader, const struct way *way)
     return (double)span->bytes / seconds[PASSES / 2] * 1e-9;
 }
 
-double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), double seconds)
+double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), unsigned pieces,
+                               double seconds)
 {
-    enum { LEAST = 20, GRAIN = 4096 };
+    enum { LEAST = 10, GRAIN = 4096 };
     const struct peaks_span *whole = &reader->spans[0];
-    struct peaks_span span = {.bytes = whole->bytes / PIECES / GRAIN * GRAIN};
+    struct peaks_span span = {.bytes = whole->bytes / pieces / GRAIN * GRAIN};
     double until = now(CLOCK_MONOTONIC) + seconds, best = 0;
     do
         for (int i = 0; i < BEST && reader->best[i].read; i++) {
             struct way_alone *of = &reader->alone[i];
             bool was = alone();
             span.ahead = reader->best[i].ahead;
-            for (size_t piece = 0; piece < PIECES; piece++) {
+            for (size_t piece = 0; piece < pieces; piece++) {
                 span.begin = whole->begin + piece * span.bytes;
                 double taken = best_of(CLOCK_THREAD_CPUTIME_ID, 1, 0, reader->best[i].read, &span);
                 bool is = alone();

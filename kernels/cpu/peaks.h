@@ -44,9 +44,11 @@ void peaks_reader_destroy(struct peaks_reader *reader); /* takes NULL */
  * because the memory's speed varies from pass to pass by a tenth and more with what others do. */
 double peaks_reader_rate(struct peaks_reader *reader);
 
-/* Of a reader with one thread: the median of those sixteenths of a pass before and after which `alone` said that nothing disturbed the
- * thread, of all calls with this reader, by the best of the three ways; 0 as long as there are fewer than 20. Takes about `seconds`. */
-double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), double seconds);
+/* Of a reader with one thread: the median of those parts of a pass (`pieces` of them, about as long as what is judged; the same in each
+ * call) before and after which `alone` said that nothing disturbed the thread, of all calls with this reader, by the best of the three
+ * ways; 0 as long as there are fewer than ten. Takes about `seconds`. */
+double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), unsigned pieces,
+                               double seconds);
 
 /* GB/s, the best at the reader's creation and once more after it. */
 enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,

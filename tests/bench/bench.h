@@ -46,6 +46,12 @@ struct bench_rounds {
     double values[BENCH_ROUNDS_MAX], limits[BENCH_ROUNDS_MAX], peers[BENCH_ROUNDS_MAX];
 };
 
+static inline void bench_round_add(struct bench_rounds *rounds, double value, double limit)
+{
+    rounds->values[rounds->count] = value;
+    rounds->limits[rounds->count++] = limit;
+}
+
 #define BENCH_LIMIT(name, value_) .limit_name = (name), .limit = (value_)
 #define BENCH_PEER(name, value_) .peer_name = (name), .peer = (value_)
 

@@ -24,29 +24,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/limits.h"
-#include "kernels/cpu/peaks.h"
 #include "model/model.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/deep.h"
+#include "tests/bench/bench_limits.h"
 #include "tests/bench/peers.h"
 #include "tests/bench/subject.h"
 #include "tests/bench/terms.h"
-#include "tests/bench/undisturbed.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
-enum { DECODE_AT = 32, ROUNDS = 5, STEPS_ALONE_MAX = 8192 };
-
-/* The machine's limits, now and in the rounds before. */
-enum limit { LIMIT_READ, LIMIT_F32, LIMIT_INT8, LIMIT_NIBBLE, LIMIT_PAIR, LIMITS };
-struct limits {
-    unsigned threads;
-    struct peaks_reader *reader; /* of as many bytes as what is judged reads */
-    struct peaks peaks;
-    double bandwidth; /* GB/s */
-    double alone;     /* of reading, while the thread had its core to itself; 0: not known */
-    size_t count;
-    double seen[LIMITS][BENCH_ROUNDS_MAX];
-};
+enum { DECODE_AT = 32, ROUNDS = LIMITS_ROUNDS, STEPS_ALONE_MAX = 8192 };
 
 struct report {
     struct bench bench;
@@ -95,94 +82,25 @@ static const char *id_of(const struct subject *subject, const char *name, char i
     return id;
 }
 
-static void limits_open(struct limits *limits, double bytes, unsigned threads)
-{
-    *limits = (struct limits){.threads = threads};
-    if (peaks_reader_create(cpu_isa_detect(), (size_t)bytes, threads, PEAKS_TURN, &limits->reader))
-        die("no memory");
-}
-
-static void limits_measure(struct limits *limits)
-{
-    struct peaks *peaks = &limits->peaks;
-    if (peaks_measure(cpu_isa_detect(), limits->threads, PEAKS_TURN, peaks))
-        die("no thread");
-    limits->bandwidth = peaks_reader_rate(limits->reader);
-    const double now[LIMITS] = {limits->bandwidth, peaks->f32, peaks->int8, peaks->nibble,
-                                peaks->pair};
-    for (int i = 0; i < LIMITS && limits->count < BENCH_ROUNDS_MAX; i++)
-        limits->seen[i][limits->count] = now[i];
-    limits->count += limits->count < BENCH_ROUNDS_MAX;
-}
-
-static void limits_add(struct bench *bench, struct limits *limits)
-{
-    static const char *const names[LIMITS] = {"read", "f32", "int8", "nibble", "pair"};
-    for (int i = 0; i < LIMITS; i++) {
-        char id[64];
-        snprintf(id, sizeof id, "limit_%s_%ut", names[i], limits->threads);
-        bench_add(bench,
-                  &(struct bench_record){.id = id,
-                                         .value = bench_median(limits->seen[i], limits->count),
-                                         .unit = i == LIMIT_READ ? "GB/s" : "GOP/s"});
-    }
-}
-
-/* The peaks of this round in the engine's terms: kernels/cpu/machine.c does the same with those of a start. */
-static struct kern_peaks peaks_of(const struct limits *limits, enum kern_compute compute)
-{
-    const struct peaks *from = &limits->peaks;
-    struct kern_peaks peaks = {.read_bytes = limits->bandwidth * 1e9};
-    for (int type = 0; type < KERN_WEIGHT_TYPES; type++) {
-        bool four_bits = type == KERN_WEIGHT_Q4_0 || type == KERN_WEIGHT_Q4_1;
-        peaks.weight_ops[type] = 1e9 * (compute == KERN_COMPUTE_F32 ? from->f32
-                                        : four_bits                 ? from->nibble
-                                                                    : from->int8);
-    }
-    for (int type = 0; type < KERN_KV_TYPE_COUNT; type++)
-        peaks.kv_ops[type] = 1e9 * (type == KERN_KV_INT8 ? from->pair : from->f32);
-    return peaks;
-}
-
-/* What a step asks for, in seconds at the machine's peaks. */
-static struct roofline_cost cost_of(const struct subject *subject, const struct limits *limits,
-                                    struct roofline_step step)
-{
-    const struct engine_info *info = engine_info(subject->engine);
-    struct kern_peaks peaks = peaks_of(limits, info->compute);
-    struct engine_options options = {
-        .threads = info->threads, .compute = info->compute, .kv_type = info->kv_type};
-    struct engine_limits of;
-    struct err err = ERR_INIT;
-    if (engine_limits(&options, subject->model, &peaks, &of, &err))
-        die(err.message);
-    return roofline_cost(&of.model, &of.peaks, &step);
-}
-
 /* What of a step one operation is, at the machine's peaks; seconds, 0 for those that are held against nothing. */
 static double term_least(const struct subject *subject, const struct limits *limits, enum term term,
                          uint32_t seqs, uint32_t rows)
 {
     uint64_t pairs = rows > 1 ? roofline_pairs(0, rows) : (uint64_t)seqs * (DECODE_AT + 1);
-    struct roofline_cost none = cost_of(subject, limits, (struct roofline_step){0});
+    struct roofline_cost none = limits_cost(subject, limits, (struct roofline_step){0});
     struct roofline_cost cost = none;
     if (term == TERM_LINEAR)
         return roofline_least(
-            cost_of(subject, limits, (struct roofline_step){.prompt_rows = seqs * rows}));
+            limits_cost(subject, limits, (struct roofline_step){.prompt_rows = seqs * rows}));
     if (term == TERM_HEAD)
-        cost = cost_of(subject, limits, (struct roofline_step){.samples = seqs});
+        cost = limits_cost(subject, limits, (struct roofline_step){.samples = seqs});
     if (term == TERM_ATTENTION)
-        cost = cost_of(subject, limits, (struct roofline_step){.pairs = pairs, .positions = pairs});
+        cost = limits_cost(subject, limits,
+                           (struct roofline_step){.pairs = pairs, .positions = pairs});
     cost.weights -= none.weights;
     if (rows > 1)
         cost.kv = 0; /* a prompt's own, just written */
     return term == TERM_HEAD || term == TERM_ATTENTION ? roofline_least(cost) : 0;
-}
-
-static void round_add(struct bench_rounds *rounds, double value, double limit)
-{
-    rounds->values[rounds->count] = value;
-    rounds->limits[rounds->count++] = limit;
 }
 
 /* A step of one row: looks between its operations would let memory catch up. */
@@ -219,8 +137,8 @@ static void terms_round(struct figure *figure, struct subject *subject, const st
         count++;
     }
     for (int i = 0; i < TERM_COUNT; i++)
-        round_add(&figure->terms[i], bench_median(seconds[i], count) * 1e3,
-                  term_least(subject, limits, (enum term)i, work->seqs, work->rows) * 1e3);
+        bench_round_add(&figure->terms[i], bench_median(seconds[i], count) * 1e3,
+                        term_least(subject, limits, (enum term)i, work->seqs, work->rows) * 1e3);
 }
 
 static void peers_round(struct report *report, struct figure *figure, unsigned threads,
@@ -233,7 +151,7 @@ static void peers_round(struct report *report, struct figure *figure, unsigned t
             continue;
         struct bench_rounds *rounds = &figure->peers[i];
         double tokens = peers_tokens(&report->peers.each[i], threads, work->seqs, work->rows);
-        round_add(rounds, value, 0);
+        bench_round_add(rounds, value, 0);
         rounds->peers[rounds->peer_count++] = tokens;
         if (first && i != 0 && tokens > most) {
             most = tokens;
@@ -262,14 +180,14 @@ static void figure_round(struct report *report, struct figure *figure, struct su
     double seconds = subject_step_typical(subject, 1, slice, work->seqs, work->rows,
                                           work->rows > 1 ? 0 : DECODE_AT),
            tokens = work->seqs * work->rows;
-    figure->cost = cost_of(subject, limits, step_of(work));
+    figure->cost = limits_cost(subject, limits, step_of(work));
     roofline_add(&figure->window, work->phase, seconds, figure->cost);
-    round_add(&figure->whole, tokens / seconds, tokens / roofline_least(figure->cost));
+    bench_round_add(&figure->whole, tokens / seconds, tokens / roofline_least(figure->cost));
     if (threads == 1)
         terms_round(figure, subject, limits, work, slice);
     if (threads == 1 && works_short(work)) {
         steps_alone_add(&figure->steps, subject, DECODE_AT, slice);
-        limits->alone = peaks_reader_rate_alone(limits->reader, undisturbed, slice);
+        limits_alone(limits, 1, slice);
     }
     if (engine_info(subject->engine)->compute == KERN_COMPUTE_INT8)
         peers_round(report, figure, threads, work);
@@ -340,16 +258,6 @@ static void figure_add(struct report *report, struct figure *figure, const struc
     }
 }
 
-/* Where nothing disturbed its thread: the value, and its limit by the same arithmetic peaks, which hardly feel it, and by reading alone. */
-static void alone_add(struct bench *bench, const char *id, const char *unit, double value,
-                      const char *limit_name, double limit, double part)
-{
-    char of[64];
-    snprintf(of, sizeof of, "%s, %.0f %% of runs", unit, 100 * part);
-    bench_add(bench, &(struct bench_record){
-                         .id = id, .value = value, .unit = of, BENCH_LIMIT(limit_name, limit)});
-}
-
 static void figure_alone_add(struct report *report, struct figure *figure,
                              const struct subject *subject, struct limits *limits,
                              const struct work *work)
@@ -363,11 +271,11 @@ static void figure_alone_add(struct report *report, struct figure *figure,
         if (steps->count < ROUNDS || limits->alone == 0)
             return;
         seconds = bench_median(steps->seconds, steps->count);
-        double least = roofline_least(cost_of(subject, &alone, step_of(work)));
+        double least = roofline_least(limits_cost(subject, &alone, step_of(work)));
         snprintf(name, sizeof name, "%s.undisturbed", work->name);
-        alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
-                  "at the read bandwidth", tokens / least,
-                  (double)steps->count / (double)steps->tried);
+        limits_alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
+                         "at the read bandwidth", tokens / least,
+                         (double)steps->count / (double)steps->tried);
         return;
     }
     double part = terms_alone_part(&figure->alone);
@@ -376,9 +284,9 @@ static void figure_alone_add(struct report *report, struct figure *figure,
     for (int i = 0; i < TERM_COUNT; i++)
         seconds += terms_alone_seconds(&figure->alone, (enum term)i);
     snprintf(name, sizeof name, "%s.undisturbed", work->name);
-    alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
-              "at the arithmetic peak", bench_median(figure->whole.limits, figure->whole.count),
-              part);
+    limits_alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
+                     "at the arithmetic peak",
+                     bench_median(figure->whole.limits, figure->whole.count), part);
     for (int i = 0; i < TERM_COUNT; i++) {
         struct bench_rounds *rounds = &figure->terms[i];
         double each = terms_alone_seconds(&figure->alone, (enum term)i),
@@ -413,207 +321,6 @@ static void bench_works(struct report *report, struct subject *subject, struct l
     }
 }
 
-/* --- attention over 8,000 positions --- */
-
-enum deep_shape { DEEP_ONE, DEEP_CHUNK, DEEP_BATCH, DEEP_SHAPES };
-enum { DEEP_ROWS = 32 }; /* of a chunk */
-
-/* One type of KV. The difference of a step at position 8,000 and one at position 0 is attention over 8,000 positions. */
-struct deep {
-    struct subject subject;
-    struct limits limits;
-    enum kern_kv_type type;
-    double token_bytes; /* of KV */
-    double rest; /* seconds of a step of all sequences but attention, at the arithmetic peak */
-    bool memory; /* reading took longer than the products at their peak, in the last round */
-    struct bench_rounds prefill, decode, products, batch;
-    struct terms_alone alone[DEEP_SHAPES];
-};
-enum { MANY = 16, PAGES = SUBJECT_LONG / SUBJECT_PAGE_TOKENS + 1 };
-
-static void deep_open(struct deep *deep, struct model_file *model, unsigned threads,
-                      enum kern_kv_type type, double token_bytes, uint32_t seqs)
-{
-    struct engine_options options = subject_options(threads);
-    options.kv_type = type;
-    options.kv_pages = seqs * PAGES;
-    options.rows_max = SUBJECT_SEQS_MAX;
-    *deep = (struct deep){.type = type, .token_bytes = token_bytes};
-    limits_open(&deep->limits, token_bytes * SUBJECT_LONG, threads);
-    subject_open(&deep->subject, model, options);
-    subject_pages_fill(&deep->subject);
-}
-
-/* Steps at position 8,000, with looks between their operations. */
-static void deep_alone_round(struct deep *deep, enum deep_shape shape, double slice, uint32_t seqs,
-                             uint32_t rows)
-{
-    double seconds[TERM_COUNT], start = bench_now();
-    do {
-        terms_begin(&deep->alone[shape]);
-        subject_step(&deep->subject, seqs, rows, SUBJECT_LONG);
-        terms_end(seconds);
-    } while (bench_now() - start < slice);
-}
-
-/* Attention of a chunk of 32 rows behind position 8,000 in operations of its two products, beside the peak of their instruction; of
- * one row in GB/s of KV, beside the longer of reading as many bytes and of the products at that peak; and whole steps of `seqs`
- * sequences (more than 1), each with pages of its own, in tokens/s, beside the longer of these two and the rest of the step's
- * arithmetic. */
-static void deep_round(struct deep *deep, double slice, uint32_t seqs, double rival)
-{
-    enum { ROWS = DEEP_ROWS, STEPS = 3 };
-    struct subject *subject = &deep->subject;
-    struct limits *limits = &deep->limits;
-    const struct model_config *config = &subject->model->config;
-    limits_measure(limits);
-    double peak = deep->type == KERN_KV_INT8 ? limits->peaks.pair : limits->peaks.f32;
-    double operations = 4.0 * config->head_dim * config->heads * config->layers; /* a position */
-    double arithmetic = operations / peak * 1e-9,
-           reading = deep->token_bytes / limits->bandwidth * 1e-9;
-    deep->memory = reading > arithmetic;
-    double longer = deep->memory ? reading : arithmetic;
-    double near = subject_step_typical(subject, STEPS, slice, 1, 1, 0),
-           far = subject_step_typical(subject, STEPS, slice, 1, 1, SUBJECT_LONG);
-    round_add(&deep->decode, deep->token_bytes * SUBJECT_LONG / (far - near) * 1e-9,
-              deep->token_bytes / longer * 1e-9);
-    round_add(&deep->products, operations * SUBJECT_LONG / (far - near) * 1e-9, limits->peaks.f32);
-    if (limits->threads == 1) {
-        near = subject_step_typical(subject, STEPS, slice, 1, ROWS, 0);
-        far = subject_step_typical(subject, STEPS, slice, 1, ROWS, SUBJECT_LONG);
-        round_add(&deep->prefill, operations * ROWS * SUBJECT_LONG / (far - near) * 1e-9, peak);
-    }
-    if (limits->threads == 1) {
-        limits->alone = peaks_reader_rate_alone(limits->reader, undisturbed, slice);
-        deep_alone_round(deep, DEEP_ONE, slice, 1, 1);
-        deep_alone_round(deep, DEEP_CHUNK, slice, 1, ROWS);
-        if (seqs > 1)
-            deep_alone_round(deep, DEEP_BATCH, slice, seqs, 1);
-    }
-    if (seqs == 1)
-        return;
-    far = subject_step_typical(subject, STEPS, slice, seqs, 1, SUBJECT_LONG);
-    double rest = deep->rest =
-        cost_of(subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
-            .arithmetic;
-    round_add(&deep->batch, seqs / far, seqs / (longer * SUBJECT_LONG * seqs + rest));
-    if (rival > 0)
-        deep->batch.peers[deep->batch.peer_count++] = rival;
-}
-
-/* Seconds of a step at position 8,000 whose operations nothing disturbed; `attention`: of its attention alone. */
-static double deep_alone_seconds(struct deep *deep, enum deep_shape shape, bool attention)
-{
-    double seconds = 0;
-    for (int i = 0; i < TERM_COUNT; i++)
-        if (i == TERM_ATTENTION || !attention)
-            seconds += terms_alone_seconds(&deep->alone[shape], (enum term)i);
-    return seconds;
-}
-
-static void deep_alone_add(struct bench *bench, struct deep *deep, double rival, double *own_out)
-{
-    const struct model_config *config = &deep->subject.model->config;
-    const struct limits *limits = &deep->limits;
-    const char *type = kern_kv_type_name(deep->type);
-    const double operations =
-        4.0 * config->head_dim * config->heads * config->layers * SUBJECT_LONG * 1e-9;
-    const double peak = deep->type == KERN_KV_INT8 ? limits->peaks.pair : limits->peaks.f32,
-                 bytes = deep->token_bytes * SUBJECT_LONG * 1e-9;
-    double part = terms_alone_part(&deep->alone[DEEP_ONE]), seconds;
-    char id[64];
-    *own_out = 0;
-    if (part == 0)
-        return;
-    double reading = bytes / limits->alone, arithmetic = operations / peak;
-    bool memory = reading > arithmetic;
-    double longer = memory ? reading : arithmetic;
-    seconds = deep_alone_seconds(deep, DEEP_ONE, true);
-    snprintf(id, sizeof id, "attn_decode_8k_%s.undisturbed", type);
-    if (limits->alone > 0)
-        alone_add(bench, id, "GB/s", bytes / seconds,
-                  memory ? "read bandwidth" : "KV at the arithmetic peak", bytes / longer, part);
-    snprintf(id, sizeof id, "attn_decode_8k_%s_products.undisturbed", type);
-    alone_add(bench, id, "GOP/s", operations / seconds, "f32 FMA peak", limits->peaks.f32, part);
-    seconds = deep_alone_seconds(deep, DEEP_CHUNK, true);
-    snprintf(id, sizeof id, "attn_prefill_8k_%s.undisturbed", type);
-    alone_add(bench, id, "GOP/s", operations * DEEP_ROWS / seconds,
-              deep->type == KERN_KV_INT8 ? "pairs of 16-bit integers" : "f32 FMA peak", peak,
-              terms_alone_part(&deep->alone[DEEP_CHUNK]));
-    if (deep->alone[DEEP_BATCH].steps == 0 || limits->alone == 0)
-        return;
-    *own_out = MANY / deep_alone_seconds(deep, DEEP_BATCH, false);
-    snprintf(id, sizeof id, "decode16_8k_%s.undisturbed", type);
-    bench_add(bench, &(struct bench_record){
-                         .id = id,
-                         .value = *own_out,
-                         .unit = "tokens/s",
-                         BENCH_LIMIT("KV at its limit", MANY / (longer * MANY + deep->rest)),
-                         .peer_name = rival > 0 ? "f16 KV" : NULL,
-                         .peer = rival});
-}
-
-static void deep_add(struct bench *bench, const struct deep *deep)
-{
-    bool int8 = deep->type == KERN_KV_INT8;
-    const struct {
-        const char *name, *tail, *unit, *limit_name;
-        const struct bench_rounds *rounds;
-    } records[] = {
-        {"attn_prefill_8k", "", "GOP/s", int8 ? "pairs of 16-bit integers" : "f32 FMA peak",
-         &deep->prefill},
-        {"attn_decode_8k", "", "GB/s",
-         deep->memory ? "read bandwidth" : "KV at the arithmetic peak", &deep->decode},
-        {"attn_decode_8k", "_products", "GOP/s", "f32 FMA peak", &deep->products},
-        {"decode16_8k", "", "tokens/s", deep->memory ? "reading KV" : "KV at the arithmetic peak",
-         &deep->batch},
-    };
-    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
-        char id[64], threads[16] = "";
-        if (deep->limits.threads > 1)
-            snprintf(threads, sizeof threads, "_%ut", deep->limits.threads);
-        snprintf(id, sizeof id, "%s_%s%s%s", records[i].name, kern_kv_type_name(deep->type),
-                 records[i].tail, threads);
-        if (records[i].rounds->count && (int8 || !*records[i].tail))
-            bench_add_rounds(
-                bench,
-                (struct bench_record){.id = id,
-                                      .unit = records[i].unit,
-                                      .limit_name = records[i].limit_name,
-                                      .peer_name = records[i].rounds->peer_count ? "f16 KV" : NULL},
-                records[i].rounds);
-    }
-}
-
-/* f16 and int8 in turn. Where there is no memory for the pages of 16 sequences of both, with one alone. */
-static void bench_attention(struct report *report, struct model_file *model, unsigned threads)
-{
-    static struct deep deep[2];
-    static const enum kern_kv_type types[2] = {KERN_KV_F16, KERN_KV_INT8};
-    double token_bytes[2], free_bytes = (double)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < 2; i++)
-        token_bytes[i] = (double)kern_kv_head_bytes(types[i], model->config.head_dim) * 2 *
-                         model->config.kv_heads * model->config.layers;
-    double pages_bytes = (token_bytes[0] + token_bytes[1]) * SUBJECT_PAGE_TOKENS * MANY * PAGES;
-    uint32_t seqs = pages_bytes < free_bytes / 2 ? MANY : 1;
-    for (int i = 0; i < 2; i++)
-        deep_open(&deep[i], model, threads, types[i], token_bytes[i], seqs);
-    for (int round = 0; round < ROUNDS; round++) {
-        fprintf(stderr, "round %d of %d: 8,000 positions\n", round + 1, ROUNDS);
-        double slice = report->seconds / ROUNDS / 4;
-        deep_round(&deep[0], slice, seqs, 0);
-        deep_round(&deep[1], slice, seqs, seqs > 1 ? deep[0].batch.values[round] : 0);
-    }
-    double rival = 0;
-    for (int i = 0; i < 2; i++) {
-        deep_add(&report->bench, &deep[i]);
-        if (threads == 1)
-            deep_alone_add(&report->bench, &deep[i], rival, &rival);
-        peaks_reader_destroy(deep[i].limits.reader);
-        engine_destroy(deep[i].subject.engine);
-    }
-}
-
 static void bench_threads(struct report *report, struct model_file *model, unsigned threads)
 {
     struct engine_options options = subject_options(threads);
@@ -631,9 +338,9 @@ static void bench_threads(struct report *report, struct model_file *model, unsig
         bench_works(report, &subject, &limits, 1);
         engine_destroy(subject.engine);
     }
-    peaks_reader_destroy(limits.reader);
+    limits_close(&limits);
     if (model->config.context_tokens > SUBJECT_LONG)
-        bench_attention(report, model, threads);
+        deep_run(&report->bench, model, threads, report->seconds);
 }
 
 /* From the file's name to the first token of a prompt of 32, the file in the system's memory. */
