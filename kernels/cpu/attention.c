@@ -16,6 +16,7 @@
 
 #include "base/huge.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/kv_layout.h"
 
 enum {
     PARTS_PER_THREAD = 6, /* so that threads end together though one is held up */
@@ -253,8 +254,36 @@ static void attention_run(struct kern_stream *stream, const void *arguments)
     cpu_pool_run(stream->pool, a.items, attention_item, &a);
 }
 
-/* What the first item reads of its first page, if that is a row alone: K's lines as far as the row sees, dimension after dimension,
- * and V's rows. RoPE writes some of them before. A product of the same step lies between this and the step's begin, and asks are
+/* Runs of lines that are read of one head's K, or V, in a page. */
+struct runs {
+    size_t count, stride, bytes; /* `bytes` of each */
+};
+
+static void runs_ask(const uint8_t *at, struct runs runs)
+{
+    for (size_t run = 0; run < runs.count; run++)
+        for (size_t i = 0; i < runs.bytes; i += LINE_BYTES)
+            __builtin_prefetch(at + run * runs.stride + i, 1);
+}
+
+/* Of a row that sees `positions` of the page. */
+static void runs_find(const struct kern_kv_desc *kv, uint32_t positions, struct runs *k_out,
+                      struct runs *v_out)
+{
+    size_t dim = kv->head_dim, element = kv->type == KERN_KV_F32 ? sizeof(float) : sizeof(uint16_t);
+    if (kv->type == KERN_KV_INT8) {
+        *k_out = (struct runs){dim, kv->page_tokens, positions};
+        *v_out = (struct runs){1, 0, dim * positions};
+        return;
+    }
+    size_t pieces = (positions + KV_K_POSITIONS - 1) / KV_K_POSITIONS,
+           groups = (dim + KV_V_DIMS - 1) / KV_V_DIMS, position = KV_V_DIMS * element;
+    *k_out = (struct runs){1, 0, pieces * KV_K_POSITIONS * dim * element};
+    *v_out = (struct runs){groups, kv->page_tokens * position, positions * position};
+}
+
+/* What the first item reads of its first page, if that is a row alone: K's lines as far as the row sees, of each head a run, and
+ * V's, of each group of dimensions a run. RoPE writes some of them before. A product of the same step lies between this and the step's begin, and asks are
  * passed on no further than to the next product: so the tiles are this step's. */
 static bool attention_ask(struct kern_stream *stream, const void *arguments)
 {
@@ -270,16 +299,13 @@ static bool attention_ask(struct kern_stream *stream, const void *arguments)
     positions = positions < kv->page_tokens ? positions : kv->page_tokens;
     const uint8_t *k = cpu_kv_layer(a->kv, a->step->base.seqs[tile->seq].blocks[0], a->desc.layer),
                   *v = k + a->kv->values_bytes;
-    size_t rows = (size_t)kv->kv_heads * kv->head_dim, row_bytes = a->kv->values_bytes / rows,
-           head_bytes = a->kv->values_bytes / kv->kv_heads,
-           seen_bytes = row_bytes * positions / kv->page_tokens;
-    for (size_t row = 0; row < rows; row++)
-        for (size_t i = 0; i < seen_bytes; i += LINE_BYTES)
-            __builtin_prefetch(k + row * row_bytes + i, 1);
-    seen_bytes = head_bytes * positions / kv->page_tokens;
+    size_t head_bytes = a->kv->values_bytes / kv->kv_heads;
+    struct runs k_runs, v_runs;
+    runs_find(kv, positions, &k_runs, &v_runs);
     for (size_t head = 0; head < kv->kv_heads; head++)
-        for (size_t i = 0; i < seen_bytes; i += LINE_BYTES)
-            __builtin_prefetch(v + head * head_bytes + i, 1);
+        runs_ask(k + head * head_bytes, k_runs);
+    for (size_t head = 0; head < kv->kv_heads; head++)
+        runs_ask(v + head * head_bytes, v_runs);
     return false;
 }
 

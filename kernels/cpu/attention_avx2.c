@@ -1,4 +1,4 @@
-/* Attention and the RoPE+KV write for AVX2, FMA and F16C: attention_plain.c's operations in the same order on eight lanes.
+/* Attention for AVX2, FMA and F16C: attention_plain.c's operations in the same order on eight lanes.
  *
  * Both products have one shape, out[q][lane] = chain over k of fmaf(a[q][k], b[k][lane], .): scores have k = dimension and
  * lane = position, outputs k = position and lane = dimension. The query heads of a group share the loads of b.
@@ -11,19 +11,21 @@
 #include <string.h>
 
 #include "kernels/cpu/attention_int8.h"
+#include "kernels/cpu/kv_layout.h"
+
+/* K of a run is two pieces of eight positions, one behind the other. */
+enum { PIECES = 2 * RUNS };
 
 /* Where the runs of a block lie. */
 struct block {
-    const uint8_t *k[RUNS], *v[RUNS]; /* first dimension's K, first position's V */
-    const uint8_t
-        *k_rows[RUNS]; /* the run's share of the block's K, to be fetched: see block_find */
+    const uint8_t *k[RUNS];
+    const uint8_t *v[RUNS]; /* the head's V in the run's page */
+    uint32_t token[RUNS];   /* the run's first position in its page */
 };
 
 /* What does not change within a tile. */
 struct source {
-    uint32_t dim;
-    size_t k_stride; /* bytes from one dimension's K to the next */
-    size_t k_step;   /* bytes from one row of `k_rows` to the next */
+    uint32_t dim, page_tokens;
 };
 
 ALWAYS_INLINE size_t element_bytes(int half)
@@ -38,28 +40,36 @@ ALWAYS_INLINE __m256 operand_load(int half, const uint8_t *at)
     return _mm256_loadu_ps((const float *)(const void *)at);
 }
 
-/* One step of three heads and four registers, of which the second and the fourth follow the one before: twelve sums, three
- * factors and one value are all sixteen registers, of which gcc 12 would spill one, and wait for it in every step. So it is
- * written down as one piece. (K and V are operands by address: nothing in this file that is in flight writes them.) */
-#define STEP_LINE(load, value, a, b, c)               \
-    load " " value ", %%ymm15\n\t"                    \
-         "vfmadd231ps %%ymm12, %%ymm15, %[" a "]\n\t" \
-         "vfmadd231ps %%ymm13, %%ymm15, %[" b "]\n\t" \
-         "vfmadd231ps %%ymm14, %%ymm15, %[" c "]\n\t"
-#define STEP(load, bytes)                                                                   \
-    __asm__ volatile(                                                                       \
-        "vbroadcastss %[a0], %%ymm12\n\t"                                                   \
-        "vbroadcastss %[a1], %%ymm13\n\t"                                                   \
-        "vbroadcastss %[a2], %%ymm14\n\t" STEP_LINE(load, "(%[v0])", "s00", "s10", "s20")   \
-            STEP_LINE(load, #bytes "(%[v0])", "s01", "s11", "s21")                          \
-                STEP_LINE(load, "(%[v2])", "s02", "s12", "s22")                             \
-                    STEP_LINE(load, #bytes "(%[v2])", "s03", "s13", "s23")                  \
-        : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s02] "+x"(sum[0][2]),              \
-          [s03] "+x"(sum[0][3]), [s10] "+x"(sum[1][0]), [s11] "+x"(sum[1][1]),              \
-          [s12] "+x"(sum[1][2]), [s13] "+x"(sum[1][3]), [s20] "+x"(sum[2][0]),              \
-          [s21] "+x"(sum[2][1]), [s22] "+x"(sum[2][2]), [s23] "+x"(sum[2][3])               \
-        : [a0] "m"(*a[0]), [a1] "m"(*a[1]), [a2] "m"(*a[2]), [v0] "r"(v[0]), [v2] "r"(v[2]) \
-        : "xmm12", "xmm13", "xmm14", "xmm15")
+/* One step of three heads and four registers: twelve sums, three factors and one value are all sixteen registers, of which gcc 12
+ * would spill one, and wait for it in every step. So it is written down as two pieces (one would have too many operands), two
+ * registers each, of which the first loads the factors. (Of K and V the first byte stands for the operand: nothing in this file
+ * that is in flight writes them.) */
+#define STEP_LINE(load, value, a, b, c)             \
+    load " %[" value "], %%ymm15\n\t"               \
+         "vfmadd231ps %[f0], %%ymm15, %[" a "]\n\t" \
+         "vfmadd231ps %[f1], %%ymm15, %[" b "]\n\t" \
+         "vfmadd231ps %[f2], %%ymm15, %[" c "]\n\t"
+#define STEP_TWO(load) \
+    STEP_LINE(load, "v0", "s00", "s10", "s20") STEP_LINE(load, "v1", "s01", "s11", "s21")
+#define STEP_SUMS(n)                                                           \
+    [s00] "+x"(sum[0][n]), [s01] "+x"(sum[0][(n) + 1]), [s10] "+x"(sum[1][n]), \
+        [s11] "+x"(sum[1][(n) + 1]), [s20] "+x"(sum[2][n]), [s21] "+x"(sum[2][(n) + 1])
+#define STEP(load)                                                                                \
+    do {                                                                                          \
+        __m256 f0, f1, f2;                                                                        \
+        __asm__ volatile(                                                                         \
+            "vbroadcastss %[a0], %[f0]\n\t"                                                       \
+            "vbroadcastss %[a1], %[f1]\n\t"                                                       \
+            "vbroadcastss %[a2], %[f2]\n\t" STEP_TWO(load)                                        \
+            : STEP_SUMS(0), [f0] "=&x"(f0), [f1] "=&x"(f1), [f2] "=&x"(f2)                        \
+            : [a0] "m"(*a[0]), [a1] "m"(*a[1]), [a2] "m"(*a[2]), [v0] "m"(*v[0]), [v1] "m"(*v[1]) \
+            : "xmm15");                                                                           \
+        __asm__ volatile(                                                                         \
+            STEP_TWO(load)                                                                        \
+            : STEP_SUMS(2)                                                                        \
+            : [f0] "x"(f0), [f1] "x"(f1), [f2] "x"(f2), [v0] "m"(*v[2]), [v1] "m"(*v[3])          \
+            : "xmm15");                                                                           \
+    } while (0)
 
 /* sum[h][n] = fma(*a[h], value at v[n], sum[h][n]); nq, nv and half are constants after inlining. */
 ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const uint8_t *const *v,
@@ -67,9 +77,9 @@ ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const u
 {
     if (nq == 3 && nv == 4) {
         if (half)
-            STEP("vcvtph2ps", 16);
+            STEP("vcvtph2ps");
         else
-            STEP("vmovups", 32);
+            STEP("vmovups");
         return;
     }
     __m256 factor[CHUNK];
@@ -90,7 +100,7 @@ ALWAYS_INLINE void step(int nq, int nv, int half, const float *const *a, const u
  * block, as two runs of K and two of V. */
 struct fetch {
     const uint8_t *at[4];
-    size_t step[2]; /* bytes from one round to the next, of the even and of the odd ones */
+    size_t step; /* bytes from one round to the next */
 };
 
 /* The lines of step `i` of a round of `steps`, which are constants after inlining. At the round's end the streams go on. */
@@ -105,7 +115,7 @@ ALWAYS_INLINE void fetch_lines(struct fetch *fetch, int half, int i, int steps)
     if (i == steps - 1)
 #pragma GCC unroll 4
         for (int x = 0; x < 4; x++)
-            __asm__ volatile("addq %1, %0" : "+r"(fetch->at[x]) : "rm"(fetch->step[x % 2]) : "cc");
+            __asm__ volatile("addq %1, %0" : "+r"(fetch->at[x]) : "rm"(fetch->step) : "cc");
 }
 
 /* Steps of a round of fetches: a phase (scores or outputs) has dim / 4 rounds. */
@@ -114,62 +124,79 @@ ALWAYS_INLINE int round_steps(int nq)
     return nq == 1 ? 4 : nq == 4 ? 16 : 8;
 }
 
-/* The lines `apart` bytes from those of n registers of values. */
-ALWAYS_INLINE void beside_fetch(int n, int half, const uint8_t *const *values, ptrdiff_t apart)
+/* Steps that read the same line, in which `width` values a step follow each other: a constant after inlining. */
+ALWAYS_INLINE uint32_t line_steps(int width, int half)
 {
-    const int a_line = half ? 4 : 2;
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i += a_line)
-        line_fetch(values[i] + apart);
+    return 64 / ((uint32_t)width * (uint32_t)element_bytes(half));
 }
 
-/* The products of dimension i, whose K lies `at` bytes on. `beside`: what lies so far from it is asked for, or NULL. */
-ALWAYS_INLINE void scores_step(int nq, int runs, int half, const float *const *q,
-                               const uint8_t *const *k, uint32_t i, size_t at,
-                               const ptrdiff_t *beside, __m256 sum[CHUNK][8])
+/* The lines `apart` bytes from those of n registers of values, each piece's in one of the steps that read it; x: the step's number,
+ * modulo 4. */
+ALWAYS_INLINE void beside_fetch(int n, int half, const uint8_t *const *values, int x,
+                                ptrdiff_t apart)
 {
+    const int steps = (int)line_steps(KV_K_POSITIONS, half);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        if (i % steps == x % steps)
+            line_fetch(values[i] + apart);
+}
+
+/* The products of dimension i + x and `pieces` pieces of K. `beside`: what lies so far from it is asked for, or NULL. */
+ALWAYS_INLINE void scores_step(int nq, int pieces, int half, const float *const *q,
+                               const uint8_t *const *k, uint32_t i, int x, const ptrdiff_t *beside,
+                               __m256 sum[CHUNK][8])
+{
+    const size_t stride = KV_K_POSITIONS * element_bytes(half);
     const float *factors[CHUNK];
-    const uint8_t *values[2 * RUNS];
+    const uint8_t *values[PIECES];
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
-        factors[h] = q[h] + i;
+        factors[h] = q[h] + i + x;
 #pragma GCC unroll 8
-    for (int n = 0; n < 2 * runs; n++)
-        values[n] = k[n / 2] + at + n % 2 * LANES * element_bytes(half);
+    for (int n = 0; n < pieces; n++)
+        values[n] = k[n] + i * stride + (size_t)x * stride;
     if (beside)
-        beside_fetch(2 * runs, half, values, *beside);
-    step(nq, 2 * runs, half, factors, values, sum);
+        beside_fetch(pieces, half, values, x, *beside);
+    step(nq, pieces, half, factors, values, sum);
 }
 
-/* scale * (q . K) of `runs` runs for nq heads; both and `half` are constants after inlining, at most 12 sums. With `fetching`
- * lines are asked for in every step. */
-ALWAYS_INLINE void scores_at(int nq, int runs, int half, bool fetching, const struct source *source,
-                             const float *const *q, float scale, const uint8_t *const *k,
-                             struct fetch *fetch, const ptrdiff_t *beside, float *score)
+/* scale * (q . K) of `pieces` pieces from `first` on for nq heads; all but `first` and `half` are constants after inlining, at most
+ * 12 sums. With `fetching` lines are asked for in every step. */
+ALWAYS_INLINE void scores_at(int nq, int pieces, int half, bool fetching,
+                             const struct source *source, const float *const *q, float scale,
+                             const struct block *block, uint32_t first, struct fetch *fetch,
+                             const ptrdiff_t *beside, float *score)
 {
     const int steps = round_steps(nq);
     __m256 sum[CHUNK][8];
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * runs; n++)
+        for (int n = 0; n < pieces; n++)
             sum[h][n] = _mm256_setzero_ps();
-    size_t at = 0;
+    const uint8_t *k[PIECES];
+#pragma GCC unroll 8
+    for (uint32_t n = 0; n < (uint32_t)pieces; n++)
+        k[n] = block->k[(first + n) / 2] +
+               (first + n) % 2 * source->dim * KV_K_POSITIONS * element_bytes(half);
     uint32_t i = 0;
     for (; i + (uint32_t)steps <= source->dim; i += (uint32_t)steps)
 #pragma GCC unroll 16
-        for (int x = 0; x < steps; x++, at += source->k_stride) {
+        for (int x = 0; x < steps; x++) {
             if (fetching)
                 fetch_lines(fetch, half, x, steps);
-            scores_step(nq, runs, half, q, k, i + (uint32_t)x, at, beside, sum);
+            scores_step(nq, pieces, half, q, k, i, x, beside, sum);
         }
-    for (; steps > LANES && i < source->dim; i++, at += source->k_stride)
-        scores_step(nq, runs, half, q, k, i, at, beside, sum);
+    for (; steps > LANES && i < source->dim; i += 4)
+#pragma GCC unroll 4
+        for (int x = 0; x < 4; x++)
+            scores_step(nq, pieces, half, q, k, i, x, beside, sum);
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 8
-        for (int n = 0; n < 2 * runs; n++)
-            _mm256_storeu_ps(score + h * ATTENTION_BLOCK + n * LANES,
+        for (int n = 0; n < pieces; n++)
+            _mm256_storeu_ps(score + h * ATTENTION_BLOCK + (first + (uint32_t)n) * LANES,
                              _mm256_mul_ps(sum[h][n], _mm256_set1_ps(scale)));
 }
 
@@ -178,34 +205,44 @@ ALWAYS_INLINE void scores(int nq, int half, bool fetching, const struct source *
                           const float *const *q, float scale, const struct block *block,
                           struct fetch *fetch, float *score)
 {
-    const int runs = nq == 1 ? 4 : nq == 4 ? 1 : 2;
-    for (int r = 0; r < RUNS; r += runs)
-        scores_at(nq, runs, half, fetching, source, q, scale, block->k + r, fetch, NULL,
-                  score + r * RUN);
+    const int pieces = nq == 1 ? 8 : nq == 4 ? 2 : 4;
+    for (uint32_t first = 0; first < PIECES; first += (uint32_t)pieces)
+        scores_at(nq, pieces, half, fetching, source, q, scale, block, first, fetch, NULL, score);
 }
 
-/* Of the runs that hold the first `count` positions: pairs, and one alone where it is odd. */
+/* Of the pieces that hold the first `count` positions, so many at a time that none of more than one is alone (four heads' last may be):
+ * it would be bound by latency. */
 ALWAYS_INLINE void scores_some(int nq, int half, const struct source *source, const float *const *q,
                                float scale, const struct block *block, uint32_t count,
                                const ptrdiff_t *beside, float *score)
 {
     struct fetch none = {0};
-    uint32_t runs = (count + RUN - 1) / RUN, r = 0;
-    if (nq == 1) { /* less would be bound by latency */
-        scores_at(nq, RUNS, half, false, source, q, scale, block->k, &none, beside, score);
+    uint32_t pieces = (count + KV_K_POSITIONS - 1) / KV_K_POSITIONS;
+    if (nq == 1) { /* less would be, too */
+        scores_at(nq, PIECES, half, false, source, q, scale, block, 0, &none, beside, score);
         return;
     }
-    for (; nq < 4 && r + 2 <= runs; r += 2)
-        scores_at(nq, 2, half, false, source, q, scale, block->k + r, &none, beside,
-                  score + r * RUN);
-    for (; r < runs; r++)
-        scores_at(nq, 1, half, false, source, q, scale, block->k + r, &none, beside,
-                  score + r * RUN);
+    for (uint32_t first = 0, n; first < pieces; first += n) {
+        uint32_t left = pieces - first;
+        if (nq == 4)
+            n = left < 2 ? left : 2;
+        else
+            n = left == 5 || left == 6 ? 3 : left < 4 ? left : 4;
+        if (n == 1)
+            scores_at(nq, 1, half, false, source, q, scale, block, first, &none, beside, score);
+        else if (n == 2)
+            scores_at(nq, 2, half, false, source, q, scale, block, first, &none, beside, score);
+        else if (n == 3)
+            scores_at(nq, 3, half, false, source, q, scale, block, first, &none, beside, score);
+        else
+            scores_at(nq, 4, half, false, source, q, scale, block, first, &none, beside, score);
+    }
 }
 
-/* The products of one position, weights [nq][64] and V at `v`. */
+/* The products of one position, weights [nq][64] and V at `v`; `group` bytes from one group of dimensions, two registers, to the
+ * next. */
 ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, const uint8_t *v,
-                                __m256 sum[CHUNK][8])
+                                size_t group, __m256 sum[CHUNK][8])
 {
     const float *factors[CHUNK];
     const uint8_t *values[8];
@@ -214,7 +251,7 @@ ALWAYS_INLINE void outputs_step(int nq, int nv, int half, const float *weights, 
         factors[h] = weights + h * ATTENTION_BLOCK;
 #pragma GCC unroll 8
     for (int n = 0; n < nv; n++)
-        values[n] = v + (size_t)n * LANES * element_bytes(half);
+        values[n] = v + (size_t)(n / 2) * group + n % 2 * LANES * element_bytes(half);
     step(nq, nv, half, factors, values, sum);
 }
 
@@ -225,9 +262,9 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
                               const float *e, const float *keep, const float *add,
                               const ptrdiff_t *beside, bool first, uint32_t lane, float *running)
 {
-    const size_t element = element_bytes(half);
-    const int steps = round_steps(nq);
-    size_t stride = source->dim * element;
+    const int steps = round_steps(nq), width = nv == 1 ? LANES : KV_V_DIMS;
+    const size_t stride = (size_t)width * element_bytes(half);
+    const size_t group = source->page_tokens * KV_V_DIMS * element_bytes(half);
     __m256 sum[CHUNK][8];
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++)
@@ -235,16 +272,16 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
         for (int n = 0; n < nv; n++)
             sum[h][n] = _mm256_setzero_ps();
     for (uint32_t r = 0; r < RUNS && r * RUN < count; r++) {
-        const uint8_t *v = block->v[r] + lane * element;
+        const uint8_t *v = block->v[r] + lane / KV_V_DIMS * group + block->token[r] * stride;
         const float *weights = e + r * RUN;
         if (count < ATTENTION_BLOCK) {
             uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
             for (uint32_t j = 0; j < positions; j++, v += stride) {
-                if (beside)
-                    line_fetch(v + *beside);
-                if (beside && !half && nv > 2)
-                    line_fetch(v + *beside + 64);
-                outputs_step(nq, nv, half, weights + j, v, sum);
+                if (beside && j % line_steps(width, half) == 0)
+#pragma GCC unroll 4
+                    for (int n = 0; n < nv; n += 2)
+                        line_fetch(v + (size_t)(n / 2) * group + *beside);
+                outputs_step(nq, nv, half, weights + j, v, group, sum);
             }
             continue;
         }
@@ -254,7 +291,7 @@ ALWAYS_INLINE void outputs_at(int nq, int nv, int half, bool fetching, const str
             for (int x = 0; x < steps; x++, v += stride) {
                 if (fetching)
                     fetch_lines(fetch, half, x, steps);
-                outputs_step(nq, nv, half, weights + begin + x, v, sum);
+                outputs_step(nq, nv, half, weights + begin + x, v, group, sum);
             }
     }
 #pragma GCC unroll 4
@@ -383,7 +420,7 @@ static inline void place_next(struct place *place, uint32_t page_tokens)
 }
 
 /* The runs of the block at `begin`, where `place` is. Beyond `last` there is none, and the first stands in: what is read there is
- * masked. A block's K in a page of up to 64 tokens is contiguous; in a longer one it is a part of each dimension's row. */
+ * masked. */
 static void block_find(const struct cpu_attention_tile *tile, size_t element, uint32_t begin,
                        uint32_t last, struct place *place, struct block *block_out)
 {
@@ -392,20 +429,29 @@ static void block_find(const struct cpu_attention_tile *tile, size_t element, ui
         if (begin + r * RUN > last) {
             block_out->k[r] = block_out->k[0];
             block_out->v[r] = block_out->v[0];
-            block_out->k_rows[r] = block_out->k_rows[0];
+            block_out->token[r] = block_out->token[0];
             continue;
         }
         uint64_t page = tile->blocks[place->page] * tile->page_bytes;
-        uint32_t token = place->token;
-        size_t share = (size_t)token * tile->head_dim;
-        if (page_tokens > ATTENTION_BLOCK)
-            share = (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK +
-                    (size_t)token % ATTENTION_BLOCK / RUN * (tile->head_dim / 4) * page_tokens;
-        block_out->k[r] = tile->k + page + token * element;
-        block_out->v[r] = tile->v + page + (size_t)token * tile->head_dim * element;
-        block_out->k_rows[r] = tile->k + page + share * element;
+        block_out->k[r] = tile->k + page + kv_k_index(tile->head_dim, 0, place->token) * element;
+        block_out->v[r] = tile->v + page;
+        block_out->token[r] = place->token;
         place_next(place, page_tokens);
     }
+}
+
+/* Run r's share of the block's V, as much as a run's K, to be asked for from there on. In pages of up to 64 positions a block's V, or
+ * its part in a page, is contiguous; in longer ones each group's is: so a share is a run of lines for heads of 64, and for others
+ * as far as its first group goes. */
+static const uint8_t *v_share(const struct source *source, const struct block *block, int r,
+                              int half)
+{
+    uint32_t token = block->token[r];
+    size_t at = (size_t)token * source->dim;
+    if (source->page_tokens > ATTENTION_BLOCK)
+        at = kv_v_index(source->dim, source->page_tokens, token / ATTENTION_BLOCK * ATTENTION_BLOCK,
+                        token % ATTENTION_BLOCK * source->dim / ATTENTION_BLOCK);
+    return block->v[r] + at * element_bytes(half);
 }
 
 /* The two halves of `block`, to be asked for. */
@@ -413,9 +459,9 @@ static void fetches_of(const struct source *source, const struct block *block, i
                        struct fetch *fetch_out)
 {
     for (int x = 0; x < 2; x++)
-        fetch_out[x] =
-            (struct fetch){{block->k_rows[x], block->v[x], block->k_rows[x + 2], block->v[x + 2]},
-                           {source->k_step, ATTENTION_BLOCK * element_bytes(half)}};
+        fetch_out[x] = (struct fetch){{block->k[x], v_share(source, block, x, half),
+                                       block->k[x + 2], v_share(source, block, x + 2, half)},
+                                      ATTENTION_BLOCK * element_bytes(half)};
 }
 
 /* --- several rows --- */
@@ -505,7 +551,7 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
             streams_find(tile, begin, last, head, at);
         struct fetch fetch[2];
         for (int x = 0; x < 2; x++, at[0] += dim / 2 * row, at[1] += dim / 2 * row)
-            fetch[x] = (struct fetch){{at[0], at[1], at[0] + row, at[1] + row}, {2 * row, 2 * row}};
+            fetch[x] = (struct fetch){{at[0], at[1], at[0] + row, at[1] + row}, 2 * row};
         uint32_t nq;
         for (uint32_t g = 0; g < tile->group; g += nq, state += nq) {
             nq = chunk_heads(tile->group - g);
@@ -516,7 +562,8 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
                                   .first = begin == 0 || tile->partials};
             if (tile->next && g == 0) {
                 chunk.beside_k = tile->next - block->k[0];
-                chunk.beside_v = tile->next + (tile->v - tile->k) - block->v[0];
+                chunk.beside_v = tile->next + (tile->v - tile->k) -
+                                 (block->v[0] + block->token[0] * KV_V_DIMS * element_bytes(half));
             }
             for (uint32_t h = 0; h < nq; h++)
                 chunk.q[h] = tile->q + (size_t)(state + h) * dim;
@@ -532,8 +579,7 @@ static void block_heads(const struct cpu_attention_tile *tile, int half,
 static void tile_avx2(const struct cpu_attention_tile *tile, int half)
 {
     const size_t element = element_bytes(half);
-    uint32_t row = tile->page_tokens < ATTENTION_BLOCK ? ATTENTION_BLOCK : tile->page_tokens;
-    struct source source = {tile->head_dim, tile->page_tokens * element, row * element};
+    struct source source = {tile->head_dim, tile->page_tokens};
     uint32_t begin = 0, last = tile->position + tile->rows - 1;
     if (tile->partials) {
         uint32_t part_last = tile->block_end * ATTENTION_BLOCK - 1;
@@ -628,55 +674,6 @@ void cpu_avx2_attention_merge(const struct cpu_attention_merge *merge)
 {
     for (uint32_t head = 0; head < merge->heads; head++)
         merge_head(merge, head);
-}
-
-/* --- the write --- */
-
-void cpu_avx2_rope_kv_f32(const struct cpu_rope_row *row)
-{
-    turn_all(row);
-    size_t values = (size_t)row->kv_heads * row->head_dim;
-    float *k = (float *)row->k_page + row->token, *v = row->v_page;
-    for (size_t i = 0; i < values; i++)
-        k[i * row->page_tokens] = row->k[i];
-    for (uint32_t h = 0; h < row->kv_heads; h++)
-        memcpy(v + ((size_t)h * row->page_tokens + row->token) * row->head_dim,
-               row->v + (size_t)h * row->head_dim, row->head_dim * sizeof *v);
-}
-
-static inline uint16_t half_of(float x)
-{
-    return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
-}
-
-static inline __m128i halves_of(const float *x)
-{
-    return _mm256_cvtps_ph(_mm256_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT);
-}
-
-void cpu_avx2_rope_kv_f16(const struct cpu_rope_row *row)
-{
-    turn_all(row);
-    size_t dim = row->head_dim, values = row->kv_heads * dim, stride = row->page_tokens, i = 0;
-    uint16_t *k = (uint16_t *)row->k_page + row->token, *v = row->v_page;
-    for (; i + LANES <= values; i += LANES) {
-        uint16_t eight[LANES];
-        _mm_storeu_si128((void *)eight, halves_of(row->k + i));
-#pragma GCC unroll 8
-        for (size_t lane = 0; lane < LANES; lane++, k += stride)
-            *k = eight[lane];
-    }
-    for (; i < values; i++, k += stride)
-        *k = half_of(row->k[i]);
-    for (uint32_t h = 0; h < row->kv_heads; h++) {
-        const float *from = row->v + h * dim;
-        uint16_t *to = v + ((size_t)h * row->page_tokens + row->token) * dim;
-        size_t d = 0;
-        for (; d + LANES <= dim; d += LANES)
-            _mm_storeu_si128((void *)(to + d), halves_of(from + d));
-        for (; d < dim; d++)
-            to[d] = half_of(from[d]);
-    }
 }
 
 const struct cpu_attention_kernels cpu_attention_avx2 = {

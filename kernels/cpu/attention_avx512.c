@@ -9,7 +9,9 @@
 #include "kernels/cpu/attention_avx512.h"
 
 #include "kernels/cpu/attention_int8.h"
+#include "kernels/cpu/kv_layout.h"
 
+/* Sixteen values side by side. */
 INLINE __m512 operand_load(int half, const uint8_t *at)
 {
     if (half)
@@ -17,19 +19,30 @@ INLINE __m512 operand_load(int half, const uint8_t *at)
     return _mm512_loadu_ps((const float *)(const void *)at);
 }
 
+/* Sixteen values, of which the last eight begin `apart` bytes behind the first. */
+INLINE __m512 operand_load_two(int half, const uint8_t *at, size_t apart)
+{
+    const void *low = at, *high = at + apart;
+    if (half)
+        return _mm512_cvtph_ps(_mm256_loadu2_m128i(high, low));
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(low)), _mm256_loadu_ps(high),
+                              1);
+}
+
 INLINE size_t element_bytes(int half)
 {
     return half ? sizeof(uint16_t) : sizeof(float);
 }
 
-/* sum[h][n] = fma(a[h], value at v[n], sum[h][n]); nq, nv and half are constants after inlining. */
+/* sum[h][n] = fma(a[h], value at v[n], sum[h][n]); nq, nv and half are constants after inlining. `apart`: NULL where values lie side
+ * by side. */
 INLINE void step(int nq, int nv, int half, const float *const *a, const uint8_t *const *v,
-                 __m512 sum[CHUNK][RUNS])
+                 const size_t *apart, __m512 sum[CHUNK][RUNS])
 {
     __m512 value[RUNS];
 #pragma GCC unroll 4
     for (int n = 0; n < nv; n++)
-        value[n] = operand_load(half, v[n]);
+        value[n] = apart ? operand_load_two(half, v[n], *apart) : operand_load(half, v[n]);
 #pragma GCC unroll 4
     for (int h = 0; h < nq; h++) {
         __m512 factor = _mm512_set1_ps(*a[h]);
@@ -52,7 +65,8 @@ INLINE void clear(__m512 sum[CHUNK][RUNS])
 INLINE void scores(int nq, int half, const struct cpu_attention_tile *tile,
                    const struct chunk *chunk, float *score)
 {
-    size_t stride = tile->page_tokens * element_bytes(half);
+    const size_t stride = KV_K_POSITIONS * element_bytes(half);
+    size_t apart = tile->head_dim * stride;
     const uint8_t *k[RUNS];
     const float *q[CHUNK];
     __m512 sum[CHUNK][RUNS];
@@ -65,7 +79,7 @@ INLINE void scores(int nq, int half, const struct cpu_attention_tile *tile,
         q[h] = state_query(tile, chunk->state + (uint32_t)h);
     for (uint32_t i = 0; i < tile->head_dim; i++) {
         fetch_lines(&chunk->fetch, i, half ? 1 : 2);
-        step(nq, RUNS, half, q, k, sum);
+        step(nq, RUNS, half, q, k, &apart, sum);
 #pragma GCC unroll 4
         for (int n = 0; n < RUNS; n++)
             k[n] += stride;
@@ -86,26 +100,27 @@ INLINE void outputs(int nq, int nv, int half, const struct cpu_attention_tile *t
                     const struct chunk *chunk, uint32_t count, const float *e,
                     const struct merge *merge, uint32_t lane)
 {
-    const size_t element = element_bytes(half);
-    size_t stride = tile->head_dim * element;
+    const size_t element = element_bytes(half), stride = KV_V_DIMS * element;
+    size_t group =
+        tile->page_tokens * stride; /* from a register's sixteen dimensions to the next */
     __m512 sum[CHUNK][RUNS];
     clear(sum);
     for (uint32_t r = 0; r * RUN < count; r++) {
         uint32_t rest = count - r * RUN, positions = rest < RUN ? rest : RUN;
-        const uint8_t *v = chunk->block.v[r] + lane * element;
+        const uint8_t *v = chunk->block.v[r] + lane / KV_V_DIMS * group;
         const float *weights = e + r * RUN;
         for (uint32_t j = 0; j < positions; j++, v += stride, weights++) {
             const uint8_t *values[RUNS];
             const float *factors[CHUNK];
 #pragma GCC unroll 4
             for (int n = 0; n < nv; n++)
-                values[n] = v + n * LANES * element;
+                values[n] = v + (size_t)n * group;
 #pragma GCC unroll 4
             for (int h = 0; h < nq; h++)
                 factors[h] = weights + h * ATTENTION_BLOCK;
             if (nv == RUNS) /* behind what scores asked for */
                 fetch_lines(&chunk->fetch, tile->head_dim + lane + r * RUN + j, half ? 1 : 2);
-            step(nq, nv, half, factors, values, sum);
+            step(nq, nv, half, factors, values, NULL, sum);
         }
     }
 #pragma GCC unroll 4
@@ -172,7 +187,7 @@ void CPU_AVX512_NAME(cpu_avx512_attention_f32)(const struct cpu_attention_tile *
     if (tile->head_dim % LANES != 0)
         cpu_attention_avx2.tile[KERN_KV_F32](tile);
     else
-        tile_walk(tile, sizeof(float), sizeof(float), attend_f32);
+        tile_walk(tile, tile->head_dim * sizeof(float), KV_V_DIMS * sizeof(float), 2, attend_f32);
 }
 
 void CPU_AVX512_NAME(cpu_avx512_attention_f16)(const struct cpu_attention_tile *tile)
@@ -180,7 +195,8 @@ void CPU_AVX512_NAME(cpu_avx512_attention_f16)(const struct cpu_attention_tile *
     if (tile->head_dim % LANES != 0)
         cpu_attention_avx2.tile[KERN_KV_F16](tile);
     else
-        tile_walk(tile, sizeof(uint16_t), sizeof(uint16_t), attend_f16);
+        tile_walk(tile, tile->head_dim * sizeof(uint16_t), KV_V_DIMS * sizeof(uint16_t), 1,
+                  attend_f16);
 }
 
 /* RoPE, writes and merging are no more than a hundredth of the work: AVX2's. */

@@ -119,7 +119,7 @@ INLINE void merge_store(bool first, __m512 output, struct merge merge, float *ru
 }
 
 /* The runs of the block at `begin`, of KV head `head`. Beyond `last` there is none, and the first stands in: what is read there is
- * masked. K of one position and V of one dimension take `k_bytes` and `v_bytes`. */
+ * masked. From one run's K, and V, to the next one's in a page it is `k_bytes`, and `v_bytes`, a position. */
 static inline void block_find(const struct cpu_attention_tile *tile, uint32_t head, size_t k_bytes,
                               size_t v_bytes, uint32_t begin, uint32_t last,
                               struct block *block_out)
@@ -131,15 +131,17 @@ static inline void block_find(const struct cpu_attention_tile *tile, uint32_t he
                  values = page + head * tile->head_bytes,
                  scales = page + head * tile->head_scales_bytes + token * sizeof(uint16_t);
         block_out->k[r] = tile->k + values + token * k_bytes;
-        block_out->v[r] = tile->v + values + token * tile->head_dim * v_bytes;
+        block_out->v[r] = tile->v + values + token * v_bytes;
         block_out->k_scales[r] = tile->k_scales ? tile->k_scales + scales : NULL;
         block_out->v_scales[r] = tile->v_scales ? tile->v_scales + scales : NULL;
     }
 }
 
 /* Blocks outside, rows and heads inside: attend(tile, chunk, nq, count) for nq heads of one KV head and one block of `count`
- * positions. At the end out = running / sum. Chunks run across rows where all rows see the whole block. */
+ * positions. At the end out = running / sum. Chunks run across rows where all rows see the whole block. `lines` of each stream
+ * are asked for a step. */
 INLINE void tile_walk(const struct cpu_attention_tile *tile, size_t k_bytes, size_t v_bytes,
+                      size_t lines,
                       void (*attend)(const struct cpu_attention_tile *tile,
                                      const struct chunk *chunk, uint32_t nq, uint32_t count))
 {
@@ -165,7 +167,7 @@ INLINE void tile_walk(const struct cpu_attention_tile *tile, size_t k_bytes, siz
                 chunk.fetch = (struct fetch){{chunk.block.k[0], chunk.block.k[0]}, 0};
                 if (tile->layer) {
                     streams_find(tile, begin, last, head, chunk.fetch.at);
-                    chunk.fetch.step = ATTENTION_BLOCK * k_bytes / STREAMS;
+                    chunk.fetch.step = lines * LINE;
                 }
             } else
                 chunk.fetch = (struct fetch){{chunk.block.k[0], chunk.block.k[0]}, 0};

@@ -215,5 +215,5 @@ void ATTENTION_PAIRS_NAME(cpu_avx512_kv_int8_tile)(const struct cpu_attention_ti
         tile_factors(tile)[state] = to_int16(state_query(tile, state), tile->head_dim,
                                              tile_queries(tile) + (size_t)state * tile->head_dim) *
                                     tile->scale;
-    tile_walk(tile, 2, 1, attend);
+    tile_walk(tile, 2, tile->head_dim, 1, attend);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention_int8.h"
+#include "kernels/cpu/kv_layout.h"
 
 /* FCVT: to nearest even, denormals kept. */
 static inline uint16_t half_convert(float x)
@@ -28,16 +29,17 @@ INLINE float32x4_t operand_load(bool half, const uint8_t *at)
     return vreinterpretq_f32_u8(vld1q_u8(at));
 }
 
-/* nv registers of nq chains over `steps` rows of b, `stride` bytes apart; a[q] goes on by one float a row. */
-INLINE void chains(int nq, int nv, bool half, const uint8_t *b, size_t stride, uint32_t steps,
-                   const float *const *a, float32x4_t sum[CHUNK][RUN_VECTORS])
+/* nv registers of nq chains over `steps` rows of b, `stride` bytes apart; a[q] goes on by one float a row. The third and fourth
+ * register lie `apart` bytes behind the first two. */
+INLINE void chains(int nq, int nv, bool half, const uint8_t *b, size_t apart, size_t stride,
+                   uint32_t steps, const float *const *a, float32x4_t sum[CHUNK][RUN_VECTORS])
 {
     const size_t vector_bytes = half ? 8 : 16;
     for (uint32_t k = 0; k < steps; k++, b += stride) {
         float32x4_t value[RUN_VECTORS];
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++)
-            value[v] = operand_load(half, b + (size_t)v * vector_bytes);
+            value[v] = operand_load(half, b + v / 2 * apart + v % 2 * vector_bytes);
 #pragma GCC unroll 4
         for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4
@@ -55,12 +57,13 @@ INLINE void clear(float32x4_t sum[CHUNK][RUN_VECTORS])
             sum[q][v] = vdupq_n_f32(0);
 }
 
-/* nv registers of outputs of nq heads, from dimension `lane` on, merged. */
+/* nv registers of outputs of nq heads, from dimension `lane` on, merged. v: the head's V in each run's page. */
 INLINE void outputs(int nq, int nv, bool half, const struct cpu_attention_tile *tile,
-                    const uint8_t *const *v, uint32_t count, const float *e,
+                    uint32_t begin, const uint8_t *const *v, uint32_t count, const float *e,
                     const struct merge *merge, const struct chunk *chunk, uint32_t lane)
 {
     const size_t element = half ? 2 : 4;
+    uint32_t dim = tile->head_dim, page_tokens = tile->page_tokens;
     float32x4_t sum[CHUNK][RUN_VECTORS];
     clear(sum);
     for (uint32_t r = 0; r * RUN < count; r++) {
@@ -69,15 +72,16 @@ INLINE void outputs(int nq, int nv, bool half, const struct cpu_attention_tile *
         for (int q = 0; q < nq; q++)
             a[q] = e + q * ATTENTION_BLOCK + r * RUN;
         uint32_t rest = count - r * RUN;
-        chains(nq, nv, half, v[r] + lane * element, tile->head_dim * element,
-               rest < RUN ? rest : RUN, a, sum);
+        size_t at = kv_v_index(dim, page_tokens, (begin + r * RUN) % page_tokens, lane);
+        chains(nq, nv, half, v[r] + at * element, 2 * LANES * element,
+               kv_v_width(dim, lane) * element, rest < RUN ? rest : RUN, a, sum);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4
         for (int i = 0; i < nv; i++)
             merge_store(chunk->first, sum[q][i], merge[q],
-                        chunk->running + (size_t)q * tile->head_dim + lane + (uint32_t)i * LANES);
+                        chunk->running + (size_t)q * dim + lane + (uint32_t)i * LANES);
 }
 
 INLINE void attend_heads(int nq, bool half, const struct cpu_attention_tile *tile, uint32_t begin,
@@ -98,10 +102,11 @@ INLINE void attend_heads(int nq, bool half, const struct cpu_attention_tile *til
         uint32_t position = begin + r * RUN, token = position % tile->page_tokens;
         uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
         float32x4_t sum[CHUNK][RUN_VECTORS];
-        v[r] = tile->v + page + (size_t)token * dim * element;
+        v[r] = tile->v + page;
         clear(sum);
-        chains(nq, RUN_VECTORS, half, tile->k + page + token * element, tile->page_tokens * element,
-               dim, query, sum);
+        chains(nq, RUN_VECTORS, half, tile->k + page + kv_k_index(dim, 0, token) * element,
+               kv_k_index(dim, 0, KV_K_POSITIONS) * element, KV_K_POSITIONS * element, dim, query,
+               sum);
 #pragma GCC unroll 4
         for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4
@@ -114,9 +119,9 @@ INLINE void attend_heads(int nq, bool half, const struct cpu_attention_tile *til
             softmax_head(score + q * ATTENTION_BLOCK, count, chunk->first, e + q * ATTENTION_BLOCK,
                          &chunk->running_max[q], &chunk->running_sum[q]);
     for (; lane + RUN <= dim; lane += RUN)
-        outputs(nq, RUN_VECTORS, half, tile, v, count, e, merge, chunk, lane);
+        outputs(nq, RUN_VECTORS, half, tile, begin, v, count, e, merge, chunk, lane);
     for (; lane < dim; lane += LANES)
-        outputs(nq, 1, half, tile, v, count, e, merge, chunk, lane);
+        outputs(nq, 1, half, tile, begin, v, count, e, merge, chunk, lane);
 }
 
 /* The compiler needs nq as a constant, to keep the sums in registers. */

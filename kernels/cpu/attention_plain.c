@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention_int8.h"
 #include "kernels/cpu/half.h"
+#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/mathf.h"
 
 #define HALF_FROM_FLOAT half_from_float
@@ -15,7 +16,7 @@ static float k_value(const struct cpu_attention_tile *tile, enum kern_kv_type ty
                      uint32_t position, uint32_t i)
 {
     const uint8_t *page = tile->k + tile->blocks[position / tile->page_tokens] * tile->page_bytes;
-    size_t at = (size_t)i * tile->page_tokens + position % tile->page_tokens;
+    size_t at = kv_k_index(tile->head_dim, i, position % tile->page_tokens);
     return type == KERN_KV_F16 ? half_to_float(((const uint16_t *)page)[at])
                                : ((const float *)page)[at];
 }
@@ -24,7 +25,7 @@ static float v_value(const struct cpu_attention_tile *tile, enum kern_kv_type ty
                      uint32_t position, uint32_t i)
 {
     const uint8_t *page = tile->v + tile->blocks[position / tile->page_tokens] * tile->page_bytes;
-    size_t at = (size_t)(position % tile->page_tokens) * tile->head_dim + i;
+    size_t at = kv_v_index(tile->head_dim, tile->page_tokens, position % tile->page_tokens, i);
     return type == KERN_KV_F16 ? half_to_float(((const uint16_t *)page)[at])
                                : ((const float *)page)[at];
 }

@@ -100,7 +100,7 @@ struct kern_rope {
 
 /* One layer of one page; everything begins at a multiple of 16 bytes:
  *
- *     f32, f16   K [kv_head][head_dim][page_tokens]         V [kv_head][page_tokens][head_dim]
+ *     f32, f16   K [kv_head][page_tokens / 8][head_dim][8]  V [kv_head][head_dim / 16][page_tokens][16], see kv_layout.h
  *     int8       K [kv_head][head_dim / 2][page_tokens][2]  V [kv_head][page_tokens / 2][head_dim][2]
  *                then the scales of K, and of V, [kv_head][page_tokens] bfloat16 each */
 struct kern_kv {

@@ -5,8 +5,8 @@
  *     x'[2i]   = fmaf(x[2i], c, -(x[2i+1] * s))
  *     x'[2i+1] = fmaf(x[2i], s,   x[2i+1] * c)
  *
- * K goes to its page dimension-major, so that attention's lanes are positions; V row by row. int8 is quantised on the way,
- * and both go in pairs (attention_int8.h). */
+ * K and V go to their page in the order that attention reads them (kv_layout.h). int8 is quantised on the way, and both go in
+ * pairs (attention_int8.h). */
 #include "kernels/cpu/device.h"
 
 #include <assert.h>

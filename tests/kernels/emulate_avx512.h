@@ -21,9 +21,13 @@ typedef struct {
 typedef struct {
     uint16_t v[16];
 } emulated_m256i;
+typedef struct {
+    float v[8];
+} emulated_m256;
 #define __m512i emulated_m512i
 #define __m512 emulated_m512
 #define __m256i emulated_m256i
+#define __m256 emulated_m256
 
 /* Calls, not inlined: the callers unroll their loops by the hundred. */
 #define EMULATED static __attribute__((unused, noinline))
@@ -57,6 +61,36 @@ EMULATED __m256i _mm256_loadu_si256(const void *p)
     __m256i x;
     memcpy(&x, p, sizeof(x));
     return x;
+}
+
+EMULATED __m256i _mm256_loadu2_m128i(const void *high, const void *low)
+{
+    __m256i x;
+    memcpy(x.v, low, sizeof(x) / 2);
+    memcpy(x.v + 8, high, sizeof(x) / 2);
+    return x;
+}
+
+EMULATED __m256 _mm256_loadu_ps(const void *p)
+{
+    __m256 x;
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
+/* The upper half is nothing in particular. */
+EMULATED __m512 _mm512_castps256_ps512(__m256 a)
+{
+    __m512 x;
+    memset(&x, 0xff, sizeof(x));
+    memcpy(x.v, a.v, sizeof(a));
+    return x;
+}
+
+EMULATED __m512 _mm512_insertf32x8(__m512 a, __m256 b, int half)
+{
+    memcpy(a.v + 8 * half, b.v, sizeof(b));
+    return a;
 }
 
 EMULATED __m512i _mm512_set1_epi32(int32_t value)

@@ -3,6 +3,7 @@
 #include "kernels/cpu/attention.h"
 
 #include "kernels/cpu/half.h"
+#include "kernels/cpu/kv_layout.h"
 #include "tests/test.h"
 
 #if defined(__x86_64__)
@@ -63,8 +64,8 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
                 scale[shape->page_tokens + token] = (uint16_t)(0x3b80 + p * 53 % 0x180);
                 continue;
             }
-            size_t k_at = (size_t)d * shape->page_tokens + token;
-            size_t v_at = (size_t)token * shape->head_dim + d;
+            size_t k_at = kv_k_index(shape->head_dim, d, token);
+            size_t v_at = kv_v_index(shape->head_dim, shape->page_tokens, token, d);
             if (type == KERN_KV_F16) {
                 ((uint16_t *)page)[k_at] = half_from_float(k);
                 ((uint16_t *)(page + half))[v_at] = half_from_float(v);
@@ -148,7 +149,8 @@ static void tile_check(const struct shape *shape, enum kern_kv_type type, float 
         q[i] *= spread;
     if (bad != 0 && type != KERN_KV_INT8) {
         uint8_t *k = pool + blocks[0] * tile.page_bytes, *v = k + tile.page_bytes / 2;
-        size_t k_at = 5 * (size_t)shape->page_tokens + 3, v_at = 3 * (size_t)shape->head_dim + 2;
+        size_t k_at = kv_k_index(shape->head_dim, 5, 3),
+               v_at = kv_v_index(shape->head_dim, shape->page_tokens, 3, 2);
         if (type == KERN_KV_F16)
             ((uint16_t *)k)[k_at] = ((uint16_t *)v)[v_at] = half_from_float(bad);
         else
@@ -368,11 +370,11 @@ TEST(attention, plain_is_softmax)
             const float *k = (const float *)page, *v = (const float *)(page + tile.page_bytes / 2);
             double score = 0;
             for (uint32_t d = 0; d < 64; d++)
-                score += (double)q[r * 67 + d] * (double)k[d * 32 + p % 32];
+                score += (double)q[r * 67 + d] * (double)k[kv_k_index(64, d, p % 32)];
             double e = mathf_exp_f64(score / 8);
             total += e;
             for (uint32_t d = 0; d < 64; d++)
-                sum[d] += e * (double)v[p % 32 * 64 + d];
+                sum[d] += e * (double)v[kv_v_index(64, 32, p % 32, d)];
         }
         for (uint32_t d = 0; d < 64; d++) {
             double error = sum[d] / total - (double)out[r * 67 + d];
@@ -422,7 +424,8 @@ TEST(attention, rope_and_kv_write)
         double turned = (double)k_before * (double)cos[0] - (double)k_odd * (double)sin[0];
         double error = turned - (double)k[0][0];
         CHECK(error < 1e-4 && error > -1e-4);
-        size_t k_at = (DIM + 3) * PAGE + 9, v_at = (PAGE + 9) * DIM + 3; /* head 1, dimension 3 */
+        size_t k_at = DIM * PAGE + kv_k_index(DIM, 3, 9), /* head 1, dimension 3 */
+            v_at = DIM * PAGE + kv_v_index(DIM, PAGE, 9, 3);
         if (type == KERN_KV_F32) {
             CHECK(((float *)pages[0][0])[k_at] == k[0][DIM + 3]);
             CHECK(((float *)pages[0][1])[v_at] == v[DIM + 3]);
@@ -432,6 +435,72 @@ TEST(attention, rope_and_kv_write)
         }
         CHECK(k[0][DIM - 1] == k[1][DIM - 1]); /* beyond the pairs: as it was */
     }
+}
+
+/* What the write leaves in a page of two heads, element by element, against docs/NUMERICS.md's layout: each array walked as it is drawn
+ * there, so that the order is counted and not computed. */
+static void layout_check(const struct cpu_attention_kernels *kernels, enum kern_kv_type type,
+                         uint32_t dim, uint32_t page_tokens)
+{
+    enum { KV_HEADS = 2 };
+    size_t head = (size_t)page_tokens * dim, element = type == KERN_KV_F16 ? 2 : 4;
+    float *k = malloc(KV_HEADS * head * sizeof *k), *v = malloc(KV_HEADS * head * sizeof *v),
+          *turned = malloc(KV_HEADS * dim * sizeof *turned), q[1] = {0};
+    uint8_t *page = calloc(2 * KV_HEADS * head, element);
+    for (uint32_t j = 0; j < page_tokens; j++) { /* k, v: [position][head][dimension] */
+        float *k_row = k + j * KV_HEADS * dim, *v_row = v + j * KV_HEADS * dim;
+        for (uint32_t i = 0; i < KV_HEADS * dim; i++) {
+            k_row[i] = turned[i] = noise();
+            v_row[i] = noise();
+        }
+        struct cpu_rope_row row = {.head_dim = dim,
+                                   .kv_heads = KV_HEADS,
+                                   .page_tokens = page_tokens,
+                                   .token = j,
+                                   .q = q,
+                                   .k = turned,
+                                   .v = v_row,
+                                   .k_page = page,
+                                   .v_page = page + KV_HEADS * head * element};
+        kernels->rope_kv[type](&row);
+    }
+    size_t at = 0;
+#define NEXT_IS(value)                                                 \
+    do {                                                               \
+        if (type == KERN_KV_F16)                                       \
+            CHECK_INT(((uint16_t *)page)[at], half_from_float(value)); \
+        else                                                           \
+            CHECK(((float *)page)[at] == (value));                     \
+        at++;                                                          \
+    } while (0)
+    for (uint32_t h = 0; h < KV_HEADS; h++)
+        for (uint32_t eight = 0; eight < page_tokens; eight += 8)
+            for (uint32_t i = 0; i < dim; i++)
+                for (uint32_t j = eight; j < eight + 8; j++)
+                    NEXT_IS(k[(j * KV_HEADS + h) * dim + i]);
+    for (uint32_t h = 0; h < KV_HEADS; h++)
+        for (uint32_t sixteen = 0; sixteen < dim; sixteen += 16)
+            for (uint32_t j = 0; j < page_tokens; j++)
+                for (uint32_t d = sixteen; d < sixteen + 16 && d < dim; d++)
+                    NEXT_IS(v[(j * KV_HEADS + h) * dim + d]);
+#undef NEXT_IS
+    CHECK_INT(at, 2 * KV_HEADS * head);
+    free(page);
+    free(turned);
+    free(v);
+    free(k);
+}
+
+TEST(attention, pages_lie_as_documented)
+{
+    static const uint32_t dims[] = {64, 80, 6}, pages[] = {16, 128};
+    const struct cpu_attention_kernels *kernels[] = {&cpu_attention_plain,
+                                                     cpu_attention_kernels_for(cpu_isa_detect())};
+    for (int d = 0; d < 3; d++)
+        for (int p = 0; p < 2; p++)
+            for (int type = KERN_KV_F32; type <= KERN_KV_F16; type++)
+                for (int k = 0; k < 2; k++)
+                    layout_check(kernels[k], (enum kern_kv_type)type, dims[d], pages[p]);
 }
 
 TEST(attention, half_round_trip)
