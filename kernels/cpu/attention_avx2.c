@@ -586,6 +586,10 @@ static void tile_avx2(const struct cpu_attention_tile *tile, int half)
         begin = tile->block_begin * ATTENTION_BLOCK;
         last = last < part_last ? last : part_last;
     }
+    enum kern_kv_type type = half ? KERN_KV_F16 : KERN_KV_F32;
+    for (; cpu_avx2_attention_is_abreast(tile, begin, last);
+         begin += ATTENTION_ABREAST * ATTENTION_BLOCK)
+        cpu_avx2_attention_abreast(tile, type, begin, last);
     struct block block, ahead;
     struct fetch fetch[2];
     struct place place = {begin / tile->page_tokens, begin % tile->page_tokens};

@@ -420,4 +420,13 @@ static inline void tile_finish(const struct cpu_attention_tile *tile)
         }
 }
 
+/* attention_abreast_avx2.c: one row over ATTENTION_ABREAST whole blocks side by side, all KV heads of the tile, of an f32 or f16 cache.
+ * It is for rows alone (tile->layer), pages of one block, heads of sixteens of dimensions and up to three query heads to each, where all
+ * these blocks from position `begin` on end at `last` or before. The results join those of the blocks before `begin`, or stay apart (partials). */
+enum { ATTENTION_ABREAST = 4 };
+bool cpu_avx2_attention_is_abreast(const struct cpu_attention_tile *tile, uint32_t begin,
+                                   uint32_t last);
+void cpu_avx2_attention_abreast(const struct cpu_attention_tile *tile, enum kern_kv_type type,
+                                uint32_t begin, uint32_t last);
+
 #endif

@@ -116,12 +116,12 @@ static size_t variants(bool all, const struct cpu_attention_kernels *variants_ou
     return count;
 }
 
-/* A tile of one row in parts of one to three blocks, the last part first, merged. */
+/* A tile of one row in parts of one to six blocks, the last part first, merged. */
 static void tile_in_parts(const struct cpu_attention_kernels *kernels,
                           const struct cpu_attention_tile *whole, enum kern_kv_type type)
 {
     struct cpu_attention_tile part = *whole;
-    uint32_t count = whole->position / ATTENTION_BLOCK + 1, step = 1 + whole->position % 3;
+    uint32_t count = whole->position / ATTENTION_BLOCK + 1, step = 1 + whole->position % 6;
     uint32_t heads = cpu_attention_row_heads(whole);
     size_t bytes = count * cpu_attention_partial_floats(heads, whole->head_dim) * sizeof(float);
     part.partials = aligned_alloc(64, bytes);
@@ -249,9 +249,10 @@ TEST(attention, variants_equal_plain_beside_values_not_finite)
                 }
 }
 
-/* A row that takes all KV heads of a layer along, whole and in parts, against its heads one by one as plain C. */
+/* A row that takes all KV heads of a layer along, whole and in parts, against its heads one by one as plain C: equal bits, or NaN in
+ * both. `spread` multiplies the queries. */
 static void heads_check(enum kern_kv_type type, uint32_t kv_heads, uint32_t group, uint32_t dim,
-                        uint32_t position, uint32_t page_tokens)
+                        uint32_t position, uint32_t page_tokens, float spread)
 {
     enum { LAYERS = 2, LAYER = 1 };
     size_t scales = type == KERN_KV_INT8 ? 2 * page_tokens : 0,
@@ -277,7 +278,7 @@ static void heads_check(enum kern_kv_type type, uint32_t kv_heads, uint32_t grou
     float *q = malloc(row * sizeof *q), *expected = malloc(row * sizeof *q),
           *got = malloc(row * sizeof *q);
     for (size_t i = 0; i < row; i++)
-        q[i] = 3 * noise();
+        q[i] = spread * noise();
     const uint8_t *base = pool + LAYER * layer;
     struct cpu_attention_tile tile = {.q = q,
                                       .out = expected,
@@ -325,7 +326,8 @@ static void heads_check(enum kern_kv_type type, uint32_t kv_heads, uint32_t grou
             variant->tile[type](&all);
         for (size_t i = 0; i < row; i++)
             CHECK_MSG(
-                memcmp(&expected[i], &got[i], sizeof *got) == 0,
+                memcmp(&expected[i], &got[i], sizeof *got) == 0 ||
+                    (expected[i] != expected[i] && got[i] != got[i]),
                 "%u KV heads x %u of %u at %u, pages of %u, type %d, variant %zu%s: value %zu "
                 "is %a, not %a",
                 kv_heads, group, dim, position, page_tokens, (int)type, pass / 2,
@@ -350,7 +352,27 @@ TEST(attention, rows_with_all_heads_equal_their_heads)
             for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
                 uint32_t turn = p + kv_heads * 3 + (uint32_t)type;
                 heads_check((enum kern_kv_type)type, kv_heads, 1 + turn % 7, dims[turn % 5],
-                            positions[p], 16u << turn % 4);
+                            positions[p], 16u << turn % 4, 3);
+            }
+}
+
+/* Four whole blocks go side by side where pages are as long, up to three heads share K and V, and these have sixteens of dimensions:
+ * right before and behind the edges of four blocks, and scores too far apart for the short exponential. */
+TEST(attention, long_rows_equal_their_heads)
+{
+    if (!cpu_attention_kernels_for(cpu_isa_detect())->heads_together)
+        TEST_SKIP("the kernels of this CPU take one KV head at a time");
+    static const uint32_t positions[] = {254, 255, 256, 319, 500, 511, 767, 1022, 1023, 1300};
+    static const uint32_t dims[] = {64, 128, 80, 16, 96, 48, 256};
+    for (uint32_t p = 0; p < sizeof positions / sizeof positions[0]; p++)
+        for (uint32_t group = 1; group <= 4; group++)
+            for (int type = 0; type < KERN_KV_TYPE_COUNT; type++) {
+                uint32_t turn = p + group * 3 + (uint32_t)type;
+                heads_check((enum kern_kv_type)type, 1 + turn % 3, group, dims[turn % 7],
+                            positions[p], 64, 3);
+                heads_check((enum kern_kv_type)type, 1 + turn % 3, group, 64, positions[p], 64,
+                            300);
+                heads_check((enum kern_kv_type)type, 2, group, 64, positions[p], 64, 1e36f);
             }
 }
 
