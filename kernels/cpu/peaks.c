@@ -197,7 +197,7 @@ static void read_again(void *data)
         read_once(data);
 }
 
-enum { BEST = 3, ALONE_MAX = 4096 };
+enum { BEST = 3 };
 
 struct way {
     peaks_read *read;
@@ -205,17 +205,11 @@ struct way {
     double rate; /* GB/s at first */
 };
 
-struct way_alone {
-    size_t count;
-    double seconds[ALONE_MAX]; /* of a piece of the bytes */
-};
-
 struct peaks_reader {
     struct team team;
     struct peaks_span spans[PEAKS_THREADS_MAX];
     uint8_t *memory;
     struct way best[BEST]; /* best first */
-    struct way_alone alone[BEST];
 };
 
 /* GB/s of all spans, read this way. */
@@ -307,39 +301,6 @@ static double way_typical(struct peaks_reader *reader, const struct way *way)
         seconds[i] = best_of(CLOCK_THREAD_CPUTIME_ID, 1, 0, way->read, span);
     qsort(seconds, PASSES, sizeof *seconds, ascending);
     return (double)span->bytes / seconds[PASSES / 2] * 1e-9;
-}
-
-double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), unsigned pieces,
-                               double seconds)
-{
-    enum { LEAST = 10, GRAIN = 4096 };
-    const struct peaks_span *whole = &reader->spans[0];
-    struct peaks_span span = {.bytes = whole->bytes / pieces / GRAIN * GRAIN};
-    double until = now(CLOCK_MONOTONIC) + seconds, best = 0;
-    do
-        for (int i = 0; i < BEST && reader->best[i].read; i++) {
-            struct way_alone *of = &reader->alone[i];
-            bool was = alone();
-            span.ahead = reader->best[i].ahead;
-            for (size_t piece = 0; piece < pieces; piece++) {
-                span.begin = whole->begin + piece * span.bytes;
-                double taken = best_of(CLOCK_THREAD_CPUTIME_ID, 1, 0, reader->best[i].read, &span);
-                bool is = alone();
-                if (was && is && of->count < ALONE_MAX)
-                    of->seconds[of->count++] = taken;
-                was = is;
-            }
-        }
-    while (now(CLOCK_MONOTONIC) < until);
-    for (int i = 0; i < BEST; i++) {
-        struct way_alone *of = &reader->alone[i];
-        if (of->count < LEAST)
-            continue;
-        qsort(of->seconds, of->count, sizeof *of->seconds, ascending);
-        double rate = (double)span.bytes / of->seconds[of->count / 2] * 1e-9;
-        best = rate > best ? rate : best;
-    }
-    return best;
 }
 
 double peaks_reader_rate(struct peaks_reader *reader)

@@ -6,7 +6,6 @@
 #ifndef BATON_KERNELS_CPU_PEAKS_H
 #define BATON_KERNELS_CPU_PEAKS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -43,12 +42,6 @@ void peaks_reader_destroy(struct peaks_reader *reader); /* takes NULL */
  * pass of a way by processor time, of several the fastest by the clock: as those who measure in turn with it take their own times,
  * because the memory's speed varies from pass to pass by a tenth and more with what others do. */
 double peaks_reader_rate(struct peaks_reader *reader);
-
-/* Of a reader with one thread: the median of those parts of a pass (`pieces` of them, about as long as what is judged; the same in each
- * call) before and after which `alone` said that nothing disturbed the thread, of all calls with this reader, by the best of the three
- * ways; 0 as long as there are fewer than ten. Takes about `seconds`. */
-double peaks_reader_rate_alone(struct peaks_reader *reader, bool (*alone)(void), unsigned pieces,
-                               double seconds);
 
 /* GB/s, the best at the reader's creation and once more after it. */
 enum status peaks_read_bandwidth(enum cpu_isa_level isa, size_t bytes, unsigned threads,

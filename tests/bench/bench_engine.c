@@ -33,7 +33,7 @@
 #include "tests/bench/terms.h"
 
 /* Decode at position 32: the middle of what llama-bench and llama-batched-bench are asked for. */
-enum { DECODE_AT = 32, ROUNDS = LIMITS_ROUNDS, STEPS_ALONE_MAX = 8192 };
+enum { DECODE_AT = 32, ROUNDS = LIMITS_ROUNDS };
 
 struct report {
     struct bench bench;
@@ -52,16 +52,9 @@ static const struct work {
              {"decode32", ROOFLINE_DECODE, 32, 1}};
 enum { WORKS = sizeof works / sizeof works[0] };
 
-/* Whole steps before and after which the thread had its core to itself. */
-struct steps_alone {
-    size_t tried, count;
-    double seconds[STEPS_ALONE_MAX];
-};
-
 struct figure {
     struct bench_rounds whole, terms[TERM_COUNT], peers[PEERS_MAX];
     struct terms_alone alone;
-    struct steps_alone steps;      /* where a step is too short to look within it */
     size_t leader;                 /* of the peers but the first; 0: not known yet */
     struct roofline_window window; /* all rounds */
     struct roofline_cost cost;     /* of a step, in the last one */
@@ -107,17 +100,6 @@ static double term_least(const struct subject *subject, const struct limits *lim
 static bool works_short(const struct work *work)
 {
     return work->seqs * work->rows == 1;
-}
-
-static void steps_alone_add(struct steps_alone *steps, struct subject *subject, uint32_t position,
-                            double slice)
-{
-    double start = bench_now(), seconds;
-    while (steps->count < STEPS_ALONE_MAX && bench_now() - start < slice) {
-        steps->tried++;
-        if (subject_step_alone(subject, 1, 1, position, &seconds))
-            steps->seconds[steps->count++] = seconds;
-    }
 }
 
 /* A step's time by operation, each the median of the slice's steps. */
@@ -185,10 +167,6 @@ static void figure_round(struct report *report, struct figure *figure, struct su
     bench_round_add(&figure->whole, tokens / seconds, tokens / roofline_least(figure->cost));
     if (threads == 1)
         terms_round(figure, subject, limits, work, slice);
-    if (threads == 1 && works_short(work)) {
-        steps_alone_add(&figure->steps, subject, DECODE_AT, slice);
-        limits_alone(limits, 1, slice);
-    }
     if (engine_info(subject->engine)->compute == KERN_COMPUTE_INT8)
         peers_round(report, figure, threads, work);
 }
@@ -258,46 +236,34 @@ static void figure_add(struct report *report, struct figure *figure, const struc
     }
 }
 
+/* The same of what nothing disturbed: of steps that the arithmetic peak bounds, and at the highest peaks of all rounds. (What others do with
+ * the memory does not show in a look, and is in the read bandwidth.) */
 static void figure_alone_add(struct report *report, struct figure *figure,
-                             const struct subject *subject, struct limits *limits,
+                             const struct subject *subject, const struct limits *limits,
                              const struct work *work)
 {
     char id[96], name[64];
-    double tokens = work->seqs * work->rows, seconds = 0;
-    if (works_short(work)) {
-        struct limits alone = *limits;
-        struct steps_alone *steps = &figure->steps;
-        alone.bandwidth = limits->alone;
-        if (steps->count < ROUNDS || limits->alone == 0)
-            return;
-        seconds = bench_median(steps->seconds, steps->count);
-        double least = roofline_least(limits_cost(subject, &alone, step_of(work)));
-        snprintf(name, sizeof name, "%s.undisturbed", work->name);
-        limits_alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
-                         "at the read bandwidth", tokens / least,
-                         (double)steps->count / (double)steps->tried);
-        return;
-    }
-    double part = terms_alone_part(&figure->alone);
-    if (part == 0)
+    double part = terms_alone_part(&figure->alone), seconds = 0, tokens = work->seqs * work->rows;
+    struct limits highest = *limits;
+    highest.peaks = limits->highest;
+    if (part == 0 || roofline_bound(figure->cost) != ROOFLINE_BOUND_ARITHMETIC)
         return;
     for (int i = 0; i < TERM_COUNT; i++)
         seconds += terms_alone_seconds(&figure->alone, (enum term)i);
     snprintf(name, sizeof name, "%s.undisturbed", work->name);
     limits_alone_add(&report->bench, id_of(subject, name, id), "tokens/s", tokens / seconds,
                      "at the arithmetic peak",
-                     bench_median(figure->whole.limits, figure->whole.count), part);
+                     tokens / roofline_least(limits_cost(subject, &highest, step_of(work))), part);
     for (int i = 0; i < TERM_COUNT; i++) {
-        struct bench_rounds *rounds = &figure->terms[i];
         double each = terms_alone_seconds(&figure->alone, (enum term)i),
-               least = rounds->count ? bench_median(rounds->limits, rounds->count) : 0;
+               least = term_least(subject, &highest, (enum term)i, work->seqs, work->rows);
         snprintf(name, sizeof name, "%s.undisturbed.%s", work->name, term_name((enum term)i));
         if (least > 0 && each > 0)
             bench_add(&report->bench,
                       &(struct bench_record){.id = id_of(subject, name, id),
                                              .value = each * 1e3,
                                              .unit = "ms",
-                                             BENCH_LIMIT("at the machine's peak", least),
+                                             BENCH_LIMIT("at the machine's peak", least * 1e3),
                                              .lower_is_better = true});
     }
 }

@@ -1,11 +1,11 @@
 /* See bench_limits.h. */
 #include "tests/bench/bench_limits.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/limits.h"
-#include "tests/bench/undisturbed.h"
 
 static void die(const char *what)
 {
@@ -26,6 +26,11 @@ void limits_measure(struct limits *limits)
     if (peaks_measure(cpu_isa_detect(), limits->threads, PEAKS_TURN, peaks))
         die("no thread");
     limits->bandwidth = peaks_reader_rate(limits->reader);
+    struct peaks *highest = &limits->highest;
+    highest->f32 = fmax(highest->f32, peaks->f32);
+    highest->int8 = fmax(highest->int8, peaks->int8);
+    highest->nibble = fmax(highest->nibble, peaks->nibble);
+    highest->pair = fmax(highest->pair, peaks->pair);
     const double now[LIMITS] = {limits->bandwidth, peaks->f32, peaks->int8, peaks->nibble,
                                 peaks->pair};
     for (int i = 0; i < LIMITS && limits->count < BENCH_ROUNDS_MAX; i++)
@@ -79,11 +84,6 @@ struct roofline_cost limits_cost(const struct subject *subject, const struct lim
 void limits_close(struct limits *limits)
 {
     peaks_reader_destroy(limits->reader);
-}
-
-void limits_alone(struct limits *limits, unsigned pieces, double seconds)
-{
-    limits->alone = peaks_reader_rate_alone(limits->reader, undisturbed, pieces, seconds);
 }
 
 void limits_alone_add(struct bench *bench, const char *id, const char *unit, double value,

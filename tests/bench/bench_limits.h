@@ -21,9 +21,8 @@ enum limit { LIMIT_READ, LIMIT_F32, LIMIT_INT8, LIMIT_NIBBLE, LIMIT_PAIR, LIMITS
 struct limits {
     unsigned threads;
     struct peaks_reader *reader; /* of as many bytes as what is judged reads */
-    struct peaks peaks;
-    double bandwidth; /* GB/s */
-    double alone;     /* of reading, while the thread had its core to itself; 0: not known */
+    struct peaks peaks, highest; /* now; of all rounds */
+    double bandwidth;            /* GB/s */
     size_t count;
     double seen[LIMITS][BENCH_ROUNDS_MAX];
 };
@@ -33,8 +32,6 @@ void limits_open(struct limits *limits, double bytes, unsigned threads);
 void limits_close(struct limits *limits);
 /* All of them, now. */
 void limits_measure(struct limits *limits);
-/* Reading while nothing disturbed the thread, in pieces of a pass about as long as what is judged (peaks_reader_rate_alone). One thread. */
-void limits_alone(struct limits *limits, unsigned pieces, double seconds);
 /* A record of each, the median of the rounds. */
 void limits_add(struct bench *bench, struct limits *limits);
 
@@ -42,8 +39,7 @@ void limits_add(struct bench *bench, struct limits *limits);
 struct roofline_cost limits_cost(const struct subject *subject, const struct limits *limits,
                                  struct roofline_step step);
 
-/* A record of what nothing disturbed: the value, and its limit by the same arithmetic peaks, which hardly feel it, and by reading alone.
- * part: of all steps or operations, of 1. */
+/* A record of what nothing disturbed, beside the same peaks, which hardly feel it. part: of all operations, of 1. */
 void limits_alone_add(struct bench *bench, const char *id, const char *unit, double value,
                       const char *limit_name, double limit, double part);
 

@@ -16,8 +16,7 @@ struct deep {
     struct limits limits;
     enum kern_kv_type type;
     double token_bytes; /* of KV */
-    double rest; /* seconds of a step of all sequences but attention, at the arithmetic peak */
-    bool memory; /* reading took longer than the products at their peak, in the last round */
+    bool memory;        /* reading took longer than the products at their peak, in the last round */
     struct bench_rounds prefill, decode, products, batch;
     struct terms_alone alone[DEEP_SHAPES];
 };
@@ -76,9 +75,6 @@ static void deep_round(struct deep *deep, double slice, uint32_t seqs, double ri
         far = subject_step_typical(subject, STEPS, slice, 1, ROWS, SUBJECT_LONG);
         bench_round_add(&deep->prefill, operations * ROWS * SUBJECT_LONG / (far - near) * 1e-9,
                         peak);
-    }
-    if (limits->threads == 1) {
-        limits_alone(limits, config->layers, slice);
         deep_alone_round(deep, DEEP_ONE, slice, 1, 1);
         deep_alone_round(deep, DEEP_CHUNK, slice, 1, ROWS);
         if (seqs > 1)
@@ -87,7 +83,7 @@ static void deep_round(struct deep *deep, double slice, uint32_t seqs, double ri
     if (seqs == 1)
         return;
     far = subject_step_typical(subject, STEPS, slice, seqs, 1, SUBJECT_LONG);
-    double rest = deep->rest =
+    double rest =
         limits_cost(subject, limits, (struct roofline_step){.decode_rows = seqs, .samples = seqs})
             .arithmetic;
     bench_round_add(&deep->batch, seqs / far, seqs / (longer * SUBJECT_LONG * seqs + rest));
@@ -105,48 +101,38 @@ static double deep_alone_seconds(struct deep *deep, enum deep_shape shape, bool 
     return seconds;
 }
 
+/* What nothing disturbed, at the highest peaks of all rounds. */
 static void deep_alone_add(struct bench *bench, struct deep *deep, double rival, double *own_out)
 {
     const struct model_config *config = &deep->subject.model->config;
-    const struct limits *limits = &deep->limits;
+    const struct peaks *peaks = &deep->limits.highest;
     const char *type = kern_kv_type_name(deep->type);
+    const bool int8 = deep->type == KERN_KV_INT8;
     const double operations =
         4.0 * config->head_dim * config->heads * config->layers * SUBJECT_LONG * 1e-9;
-    const double peak = deep->type == KERN_KV_INT8 ? limits->peaks.pair : limits->peaks.f32,
-                 bytes = deep->token_bytes * SUBJECT_LONG * 1e-9;
-    double part = terms_alone_part(&deep->alone[DEEP_ONE]), seconds;
+    double part = terms_alone_part(&deep->alone[DEEP_ONE]);
     char id[64];
     *own_out = 0;
     if (part == 0)
         return;
-    double reading = bytes / limits->alone, arithmetic = operations / peak;
-    bool memory = reading > arithmetic;
-    double longer = memory ? reading : arithmetic;
-    seconds = deep_alone_seconds(deep, DEEP_ONE, true);
-    snprintf(id, sizeof id, "attn_decode_8k_%s.undisturbed", type);
-    if (limits->alone > 0)
-        limits_alone_add(bench, id, "GB/s", bytes / seconds,
-                         memory ? "read bandwidth" : "KV at the arithmetic peak", bytes / longer,
-                         part);
     snprintf(id, sizeof id, "attn_decode_8k_%s_products.undisturbed", type);
-    limits_alone_add(bench, id, "GOP/s", operations / seconds, "f32 FMA peak", limits->peaks.f32,
-                     part);
-    seconds = deep_alone_seconds(deep, DEEP_CHUNK, true);
+    if (int8)
+        limits_alone_add(bench, id, "GOP/s", operations / deep_alone_seconds(deep, DEEP_ONE, true),
+                         "f32 FMA peak", peaks->f32, part);
     snprintf(id, sizeof id, "attn_prefill_8k_%s.undisturbed", type);
-    limits_alone_add(bench, id, "GOP/s", operations * DEEP_ROWS / seconds,
-                     deep->type == KERN_KV_INT8 ? "pairs of 16-bit integers" : "f32 FMA peak", peak,
-                     terms_alone_part(&deep->alone[DEEP_CHUNK]));
-    if (deep->alone[DEEP_BATCH].steps == 0 || limits->alone == 0)
+    limits_alone_add(bench, id, "GOP/s",
+                     operations * DEEP_ROWS / deep_alone_seconds(deep, DEEP_CHUNK, true),
+                     int8 ? "pairs of 16-bit integers" : "f32 FMA peak",
+                     int8 ? peaks->pair : peaks->f32, terms_alone_part(&deep->alone[DEEP_CHUNK]));
+    if (deep->alone[DEEP_BATCH].steps == 0)
         return;
     *own_out = MANY / deep_alone_seconds(deep, DEEP_BATCH, false);
     snprintf(id, sizeof id, "decode16_8k_%s.undisturbed", type);
-    bench_add(bench, &(struct bench_record){
-                         .id = id,
-                         .value = *own_out,
-                         .unit = "tokens/s",
-                         BENCH_LIMIT("KV at its limit", MANY / (longer * MANY + deep->rest)),
-                         .peer_name = rival > 0 ? "f16 KV" : NULL,
-                         .peer = rival});
+    bench_add(bench, &(struct bench_record){.id = id,
+                                            .value = *own_out,
+                                            .unit = "tokens/s",
+                                            .peer_name = rival > 0 ? "f16 KV" : NULL,
+                                            .peer = rival});
 }
 
 static void deep_add(struct bench *bench, const struct deep *deep)

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "kernels/cpu/device.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/undisturbed.h"
 
 static void die(const char *what)
 {
@@ -103,13 +102,11 @@ void subject_pages_fill(struct subject *subject)
 /* Of the last step: written by the thread that computes, read when the step is done. */
 static struct {
     double begin, seconds;
-    bool looking, alone;
 } computed;
 
 static void computed_begin(struct kern_stream *stream, const void *arguments)
 {
     (void)stream, (void)arguments;
-    computed.alone = computed.looking && undisturbed();
     computed.begin = bench_cpu_now();
 }
 
@@ -117,7 +114,6 @@ static void computed_end(struct kern_stream *stream, const void *arguments)
 {
     (void)stream, (void)arguments;
     computed.seconds = bench_cpu_now() - computed.begin;
-    computed.alone = computed.alone && undisturbed();
 }
 
 void __real_cpu_op_step_begin(struct kern_stream *stream, struct kern_step *step);
@@ -173,15 +169,6 @@ double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint3
     uint64_t begin_ns, end_ns;
     engine_step_times(step, &begin_ns, &end_ns);
     return (double)(end_ns - begin_ns) * 1e-9;
-}
-
-bool subject_step_alone(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position,
-                        double *seconds_out)
-{
-    computed.looking = true;
-    *seconds_out = subject_step(subject, seqs, rows, position);
-    computed.looking = false;
-    return computed.alone;
 }
 
 double subject_step_typical(struct subject *subject, size_t steps, double seconds, uint32_t seqs,

@@ -46,10 +46,6 @@ void subject_pages_fill(struct subject *subject);
  * step's, and what it does between two steps is in bench_sched); with more by the engine's clock. */
 double subject_step(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position);
 
-/* The same of an engine of one thread; whether that thread had its core to itself before and after it. */
-bool subject_step_alone(struct subject *subject, uint32_t seqs, uint32_t rows, uint32_t position,
-                        double *seconds_out);
-
 /* Of the steps of `seconds` seconds, `steps` at least. One thread: the median, since a hypervisor's corrections make single ones too
  * short or too long. More: the best. */
 double subject_step_typical(struct subject *subject, size_t steps, double seconds, uint32_t seqs,
