@@ -31,10 +31,12 @@ enum {
     PLANE_BYTES = 512,
     PREFETCH_BYTES = 1024,
     ROWS_FEW = 2,
-    STREAMS = 4,               /* a row alone reads side by side */
-    STREAMS_BYTES = 2,         /* of bytes: with four a row takes 5 to 12 % longer */
-    PREFETCH_BYTES_TWO = 1536, /* in each of them */
-    STORE_ROWS = 8             /* at most with maxima, a multiple of four */
+    STREAMS = 4,       /* a row alone reads side by side */
+    STREAMS_BYTES = 3, /* of bytes */
+    STREAMS_TWO = 2,   /* two rows */
+    AHEAD = 4096,      /* few rows ask for, in all their streams together */
+    AHEAD_BYTES = 3072,
+    STORE_ROWS = 8 /* at most with maxima, a multiple of four */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -122,13 +124,13 @@ INLINE void add_nibbles(const int R, const int8_t *const *a, size_t k, const uin
 
 /* A nibble record as it lies. Few rows leave registers free to cut both nibbles from one load; and far ahead of a stream that
  * memory bounds, a prefetch helps. */
-INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
-                        uint8_t *planes, __m256i (*sum)[2])
+INLINE void add_records(const int R, const int ahead, const int8_t *const *a, size_t k,
+                        const uint8_t *record, uint8_t *planes, __m256i (*sum)[2])
 {
     if (R > 3) {
 #pragma GCC unroll 5
         for (int g = 0; g <= 4; g++)
-            _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
+            _mm_prefetch((const char *)record + g * 64 + ahead, _MM_HINT_T0);
         add_nibbles(R, a, k, record, false, planes, sum);
         add_nibbles(R, a, k + 16, record, true, planes ? planes + CPU_NIBBLE_BYTES : NULL, sum);
         return;
@@ -137,14 +139,14 @@ INLINE void add_records(const int R, const int8_t *const *a, size_t k, const uin
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
         __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
-        _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES, _MM_HINT_T0);
+        _mm_prefetch((const char *)record + g * 64 + ahead, _MM_HINT_T0);
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
                   g == 0, sum);
         w0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
         w1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
         add_group(R, a, k + 16 + (size_t)g * 4, w0, w1, false, sum);
     }
-    _mm_prefetch((const char *)record + CPU_NIBBLE_BYTES + PREFETCH_BYTES, _MM_HINT_T0);
+    _mm_prefetch((const char *)record + CPU_NIBBLE_BYTES + ahead, _MM_HINT_T0);
 }
 
 /* The scales of one half panel: (k, M) pairs, or d and c. */
@@ -207,16 +209,16 @@ INLINE void chain_row(const enum kind kind, const struct tile *t, const int r,
 }
 
 /* Nibble forms: one block for R rows. */
-INLINE void nibble_block(const int R, const enum kind kind, const enum source source,
-                         const struct tile *t, size_t b, const int8_t *const *row,
-                         const uint8_t *record, __m256 (*held)[2])
+INLINE void nibble_block(const int R, const int ahead, const enum kind kind,
+                         const enum source source, const struct tile *t, size_t b,
+                         const int8_t *const *row, const uint8_t *record, __m256 (*held)[2])
 {
     __m256i sum[TILE_ROWS][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
     if (source == SOURCE_PLANES) {
         add_plane(R, row, at.a, t->planes + b * PLANE_BYTES, sum);
     } else {
-        add_records(R, row, at.a, record,
+        add_records(R, ahead, row, at.a, record,
                     source == SOURCE_UNPACK ? t->planes + b * PLANE_BYTES : NULL, sum);
     }
     const __m256i ones = _mm256_set1_epi16(1);
@@ -236,8 +238,8 @@ INLINE void nibble_block(const int R, const enum kind kind, const enum source so
 }
 
 /* Both planes of a byte record in one pass, for few rows: 8 R sums stay in registers. */
-INLINE void add_byte_record(const int R, const int8_t *const *a, size_t k, const uint8_t *record,
-                            __m256i (*low)[2], __m256i (*high)[2])
+INLINE void add_byte_record(const int R, const int ahead, const int8_t *const *a, size_t k,
+                            const uint8_t *record, __m256i (*low)[2], __m256i (*high)[2])
 {
     const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
@@ -245,12 +247,12 @@ INLINE void add_byte_record(const int R, const int8_t *const *a, size_t k, const
         __m256i w0 = load(record + g * 64), w1 = load(record + g * 64 + 32);
         __m256i h0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), mask);
         __m256i h1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), mask);
-        _mm_prefetch((const char *)record + g * 64 + PREFETCH_BYTES_TWO, _MM_HINT_T0);
+        _mm_prefetch((const char *)record + g * 64 + ahead, _MM_HINT_T0);
         add_group(R, a, k + (size_t)g * 4, _mm256_and_si256(w0, mask), _mm256_and_si256(w1, mask),
                   g == 0, low);
         add_group(R, a, k + (size_t)g * 4, h0, h1, g == 0, high);
     }
-    _mm_prefetch((const char *)record + CPU_BYTE_BYTES + PREFETCH_BYTES_TWO, _MM_HINT_T0);
+    _mm_prefetch((const char *)record + CPU_BYTE_BYTES + ahead, _MM_HINT_T0);
 }
 
 /* -128 s, made of vectors: fewer instructions than a scalar's way to them. */
@@ -261,13 +263,13 @@ INLINE __m256i byte_start(const int8_t *row, struct offsets at)
 }
 
 /* Byte forms for one or two rows: S = 16 high + low - 128 s. */
-INLINE void byte_block(const int R, const struct tile *t, size_t b, const int8_t *const *row,
-                       const uint8_t *record, __m256 (*held)[2])
+INLINE void byte_block(const int R, const int ahead, const struct tile *t, size_t b,
+                       const int8_t *const *row, const uint8_t *record, __m256 (*held)[2])
 {
     __m256i sum[ROWS_FEW][2], low[ROWS_FEW][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
     const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    add_byte_record(R, row, at.a, record, low, sum);
+    add_byte_record(R, ahead, row, at.a, record, low, sum);
     const struct scales scales[2] = {load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 0),
                                      load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 1)};
 #pragma GCC unroll 8
@@ -290,7 +292,8 @@ INLINE void tile_blocks(const int R, const enum kind kind, const enum source sou
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(t->acts, t->row + (size_t)r);
     for (size_t b = 0; b < t->blocks; b++)
-        nibble_block(R, kind, source, t, b, row, t->records + b * t->record_bytes, NULL);
+        nibble_block(R, PREFETCH_BYTES, kind, source, t, b, row, t->records + b * t->record_bytes,
+                     NULL);
 }
 
 /* The compiler needs R as a constant, to keep the sums in registers. */
@@ -511,6 +514,7 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
                  panel_bytes = cpu_form_panel_bytes(panel.form, blocks),
                  apart_bytes = apart * panel_bytes;
     const uint8_t *record = panel.records;
+    const int ahead = (kind == KIND_BYTE ? AHEAD_BYTES : AHEAD) / S;
     const int8_t *row[ROWS_FEW];
 #pragma GCC unroll 2
     for (int r = 0; r < R; r++)
@@ -528,16 +532,15 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
             for (int i = 0; i < S; i++) {
                 const uint8_t *from = record + (size_t)i * apart_bytes;
                 if (kind == KIND_BYTE)
-                    byte_block(R, &t, b, row, from, held[i]);
+                    byte_block(R, ahead, &t, b, row, from, held[i]);
                 else
-                    nibble_block(R, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
+                    nibble_block(R, ahead, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
             }
         }
         record += panel_bytes - blocks * record_bytes; /* past the panel's scales, a line */
 #pragma GCC unroll 4
         for (int i = 0; i < S; i++)
-            _mm_prefetch((const char *)record + (size_t)i * apart_bytes + PREFETCH_BYTES - 64,
-                         _MM_HINT_T0);
+            _mm_prefetch((const char *)record + (size_t)i * apart_bytes + ahead - 64, _MM_HINT_T0);
         for (int i = 0; i < S; i++) {
             panel = cpu_weights_panel(call->weights, p + (size_t)i * apart);
             _Alignas(32) float chain[ROWS_FEW][CPU_PANEL];
@@ -574,9 +577,9 @@ static void one_row(enum kind kind, const struct cpu_linear_call *call, size_t b
 static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
 {
     if (kind == KIND_BYTE)
-        streams_of_rows(2, 1, KIND_BYTE, call, begin, end);
+        streams_of_rows(2, STREAMS_TWO, KIND_BYTE, call, begin, end);
     else
-        streams_of_rows(2, 2, KIND_NIBBLE, call, begin, end);
+        streams_of_rows(2, STREAMS_TWO, KIND_NIBBLE, call, begin, end);
 }
 
 /* The first lines of each place that one_row reads. */
@@ -585,7 +588,7 @@ static void linear_ask(const struct cpu_weights *weights, size_t begin, size_t e
     const struct cpu_panel_run *run = &weights->run[0];
     bool bytes = kind_of(run->form) == KIND_BYTE;
     size_t streams = bytes ? STREAMS_BYTES : STREAMS,
-           ahead = bytes ? PREFETCH_BYTES_TWO : PREFETCH_BYTES;
+           ahead = (bytes ? AHEAD_BYTES : AHEAD) / streams;
     end = end < run->panels ? end : run->panels;
     if (weights->compute != KERN_COMPUTE_INT8 || end < begin + streams)
         return;

@@ -326,6 +326,19 @@ TEST(linear, splits)
     problem_free(&p);
 }
 
+/* Few rows read several places of a matrix side by side, however many panels that leaves over. */
+TEST(linear, few_rows_of_many_panels)
+{
+    static const enum kern_weight_type types[] = {KERN_WEIGHT_F32, KERN_WEIGHT_Q8_0,
+                                                  KERN_WEIGHT_Q4_1};
+    for (size_t rows = 1; rows <= 3; rows++)
+        for (size_t outs = 1; outs < 200; outs += 13)
+            for (size_t i = 0; i < 3; i++)
+                check_shape((struct shape){types[i], KERN_COMPUTE_INT8, rows, outs,
+                                           32 * (1 + outs % 7), CASES_ORDINARY},
+                            outs, false);
+}
+
 /* The integer block scales lose little: the bound of docs/NUMERICS.md holds for every output. */
 TEST(linear, integer_scales_error_bound)
 {
