@@ -93,7 +93,7 @@ ALWAYS_INLINE struct asks asks_of(const uint8_t *const at[BLOCKS],
     op("0") op("1") op("2") op("3") op("4") op("5") op("6") op("7") op("8") op("9") op("10") \
         op("11")
 #define SUM_CLEAR(n) "vxorps %%ymm" n ", %%ymm" n ", %%ymm" n "\n\t"
-#define SUM_STORE(n) "vmovaps %%ymm" n ", 32*" n "+%[sums]\n\t"
+#define SUM_STORE(n) "vmovaps %%ymm" n ", 32*" n "(%[sums])\n\t"
 #define ASK(at) "prefetcht0 (%[" at "])\n\tadd $64, %[" at "]\n\t"
 #define ASKS ASK("a0") ASK("a1") ASK("a2") ASK("a3")
 /* A round's end, and the turn to what is asked for then. */
@@ -102,15 +102,17 @@ ALWAYS_INLINE struct asks asks_of(const uint8_t *const at[BLOCKS],
     "jnz 1b\n\t"                  \
     "mov %[rest], %[count]\n\t"   \
     "xor %k[rest], %k[rest]\n\t"  \
-    "mov %[then], %[a0]\n\t"      \
-    "mov 8+%[then], %[a1]\n\t"    \
-    "mov 16+%[then], %[a2]\n\t"   \
-    "mov 24+%[then], %[a3]\n\t"   \
+    "mov %[t0], %[a0]\n\t"        \
+    "mov %[t1], %[a1]\n\t"        \
+    "mov %[t2], %[a2]\n\t"        \
+    "mov %[t3], %[a3]\n\t"        \
     "test %[count], %[count]\n\t" \
     "jnz 1b\n\t"
 #define ASKS_OF(asks)                                                                           \
     [a0] "+r"(asks.at[0]), [a1] "+r"(asks.at[1]), [a2] "+r"(asks.at[2]), [a3] "+r"(asks.at[3]), \
         [count] "+r"(asks.count), [rest] "+r"(asks.rest)
+#define THEN_OF(asks) \
+    [t0] "m"(asks.then[0]), [t1] "m"(asks.then[1]), [t2] "m"(asks.then[2]), [t3] "m"(asks.then[3])
 #define FACTORS(a, b, c)              \
     "vbroadcastss " a ", %%ymm12\n\t" \
     "vbroadcastss " b ", %%ymm13\n\t" \
@@ -143,15 +145,14 @@ ALWAYS_INLINE struct asks asks_of(const uint8_t *const at[BLOCKS],
                 SCORE_STORE(7, 3, 1) SCORE_STORE(11, 3, 2)
 
 /* A round is a line of each block. */
-#define SCORES_LOOP(rounds, q_bytes)                                                          \
-    __asm__ volatile(                                                                         \
-        EACH_SUM(SUM_CLEAR) "1:\n\t" ASKS rounds "add $" #q_bytes ", %[q]\n\t"                \
-                            "add $64, %[k0]\n\tadd $64, %[k1]\n\tadd $64, %[k2]\n\tadd $64, " \
-                            "%[k3]\n\t" ROUND_ENDS SCORES_STORE                               \
-        : [k0] "+r"(k[0]), [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [q] "+r"(q),    \
-          ASKS_OF(asks)                                                                       \
-        : [apart] "r"(apart * sizeof(float)), [to] "r"(score), [scale] "m"(scale),            \
-          [then] "m"(asks.then)                                                               \
+#define SCORES_LOOP(rounds, q_bytes)                                                             \
+    __asm__ volatile(                                                                            \
+        EACH_SUM(SUM_CLEAR) "1:\n\t" ASKS rounds "add $" #q_bytes ", %[q]\n\t"                   \
+                            "add $64, %[k0]\n\tadd $64, %[k1]\n\tadd $64, %[k2]\n\tadd $64, "    \
+                            "%[k3]\n\t" ROUND_ENDS SCORES_STORE                                  \
+        : [k0] "+r"(k[0]), [k1] "+r"(k[1]), [k2] "+r"(k[2]), [k3] "+r"(k[3]), [q] "+r"(q),       \
+          ASKS_OF(asks)                                                                          \
+        : [apart] "r"(apart * sizeof(float)), [to] "r"(score), [scale] "m"(scale), THEN_OF(asks) \
         : SUM_REGISTERS, "memory")
 
 /* Scores of eight positions of the four blocks, [block][head][64]. k goes on; the queries' rows are `apart` floats long. */
@@ -176,13 +177,13 @@ ALWAYS_INLINE void scores_three(int half, const float *q, size_t apart, float sc
     VALUES(load, #v "+" #second "(%[v1])", "3", "7", "11")
 
 /* A round is two lines of both blocks. */
-#define OUTPUTS_LOOP(rounds, e_bytes)                                                      \
-    __asm__ volatile(                                                                      \
-        EACH_SUM(SUM_CLEAR) "1:\n\t" ASKS rounds "add $" #e_bytes ", %[e]\n\t"             \
-                            "add $128, %[v0]\n\tadd $128, %[v1]\n\t" ROUND_ENDS EACH_SUM(  \
-                                SUM_STORE)                                                 \
-        : [v0] "+r"(v[0]), [v1] "+r"(v[1]), [e] "+r"(e), ASKS_OF(asks), [sums] "=m"(*sums) \
-        : [then] "m"(asks.then)                                                            \
+#define OUTPUTS_LOOP(rounds, e_bytes)                                                     \
+    __asm__ volatile(                                                                     \
+        EACH_SUM(SUM_CLEAR) "1:\n\t" ASKS rounds "add $" #e_bytes ", %[e]\n\t"            \
+                            "add $128, %[v0]\n\tadd $128, %[v1]\n\t" ROUND_ENDS EACH_SUM( \
+                                SUM_STORE)                                                \
+        : [v0] "+r"(v[0]), [v1] "+r"(v[1]), [e] "+r"(e), ASKS_OF(asks)                    \
+        : [sums] "r"(*sums), THEN_OF(asks)                                                \
         : SUM_REGISTERS, "memory")
 
 /* Sums of two blocks' 2 x 8 outputs, [head][block][eight], over all their positions. */
@@ -214,19 +215,20 @@ ALWAYS_INLINE void scores_few(int nq, int half, const float *q, size_t apart, fl
                               struct asks asks, const uint8_t *k[BLOCKS], float *score)
 {
     const size_t step = LANES * value_bytes(half);
+    const int dims = half ? 4 : 2; /* of a line */
     __m256 sum[HEADS][BLOCKS];
 #pragma GCC unroll 3
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 4
         for (int b = 0; b < BLOCKS; b++)
             sum[h][b] = _mm256_setzero_ps();
-    for (size_t round = 0; round < asks.count + asks.rest; round++, q += LINE / step) {
+    for (size_t round = 0; round < asks.count + asks.rest; round++, q += dims) {
         asks_round(&asks, round);
 #pragma GCC unroll 4
-        for (size_t x = 0; x < LINE / step; x++)
+        for (int x = 0; x < dims; x++)
 #pragma GCC unroll 4
             for (int b = 0; b < BLOCKS; b++) {
-                __m256 value = value_load(half, k[b] + x * step);
+                __m256 value = value_load(half, k[b] + (size_t)x * step);
 #pragma GCC unroll 3
                 for (int h = 0; h < nq; h++)
                     sum[h][b] = _mm256_fmadd_ps(_mm256_broadcast_ss(q + (size_t)h * apart + x),
@@ -247,20 +249,22 @@ ALWAYS_INLINE void scores_few(int nq, int half, const float *q, size_t apart, fl
 ALWAYS_INLINE void outputs_few(int nq, int half, const float *e, const uint8_t *v[2],
                                struct asks asks, __m256 (*sums)[STATES])
 {
-    const size_t step = GROUP * value_bytes(half), positions = 2 * LINE / step;
+    const size_t step = GROUP * value_bytes(half);
+    const int positions = half ? 4 : 2; /* of two lines */
     __m256 sum[HEADS][BLOCKS];
 #pragma GCC unroll 3
     for (int h = 0; h < nq; h++)
 #pragma GCC unroll 4
         for (int n = 0; n < BLOCKS; n++)
             sum[h][n] = _mm256_setzero_ps();
-    for (size_t round = 0; round < ATTENTION_BLOCK / positions; round++, e += positions) {
-        asks_round(&asks, round);
+    for (int round = 0; round < ATTENTION_BLOCK / positions; round++, e += positions) {
+        asks_round(&asks, (size_t)round);
 #pragma GCC unroll 4
-        for (size_t x = 0; x < positions; x++)
+        for (int x = 0; x < positions; x++)
 #pragma GCC unroll 4
             for (int n = 0; n < BLOCKS; n++) {
-                __m256 value = value_load(half, v[n / 2] + x * step + (size_t)(n % 2) * step / 2);
+                __m256 value =
+                    value_load(half, v[n / 2] + (size_t)x * step + (size_t)(n % 2) * step / 2);
 #pragma GCC unroll 3
                 for (int h = 0; h < nq; h++)
                     sum[h][n] = _mm256_fmadd_ps(
