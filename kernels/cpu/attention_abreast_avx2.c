@@ -29,23 +29,10 @@ struct quad {
 
 /* What up to three heads make of them: state b * nq + h is head h over block b. */
 struct states {
-    _Alignas(
-        32) float score[STATES *
-                        ATTENTION_BLOCK]; /* then weights: both would not stay in the first cache */
+    /* then weights, in their place: both would not stay in the first cache */
+    _Alignas(32) float score[STATES * ATTENTION_BLOCK];
     float keep[BLOCKS][CHUNK], add[BLOCKS][CHUNK];
 };
-
-ALWAYS_INLINE __m256 value_load(int half, const uint8_t *at)
-{
-    if (half)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)at));
-    return _mm256_loadu_ps((const float *)(const void *)at);
-}
-
-ALWAYS_INLINE size_t value_bytes(int half)
-{
-    return half ? sizeof(uint16_t) : sizeof(float);
-}
 
 /* --- what is asked for, and when ---
  *
@@ -55,12 +42,12 @@ ALWAYS_INLINE size_t value_bytes(int half)
 /* Of K, and of V. */
 ALWAYS_INLINE uint32_t block_lines(int half, uint32_t dim)
 {
-    return (uint32_t)(ATTENTION_BLOCK * dim * value_bytes(half) / LINE);
+    return (uint32_t)(ATTENTION_BLOCK * dim * element_bytes(half) / LINE);
 }
 
 ALWAYS_INLINE uint32_t lines_ahead(int half)
 {
-    return (uint32_t)(ATTENTION_BLOCK * GROUP / 4 * value_bytes(half) / LINE);
+    return (uint32_t)(ATTENTION_BLOCK * GROUP / 4 * element_bytes(half) / LINE);
 }
 
 /* Four runs to be asked for, a line of each in each of `count` rounds; in the `rest` the others. */
@@ -74,9 +61,8 @@ ALWAYS_INLINE struct asks asks_of(const uint8_t *const at[BLOCKS],
                                   const uint8_t *const then[BLOCKS], uint32_t line, uint32_t lines,
                                   uint32_t rounds)
 {
-    struct asks asks = {.count = line + rounds <= lines ? rounds : lines - line};
     bool over = line >= lines;
-    asks.count = over ? rounds : asks.count;
+    struct asks asks = {.count = over || line + rounds <= lines ? rounds : lines - line};
     asks.rest = rounds - asks.count;
     for (int b = 0; b < BLOCKS; b++) {
         asks.at[b] = over ? then[b] + (size_t)(line - lines) * LINE : at[b] + (size_t)line * LINE;
@@ -214,7 +200,7 @@ ALWAYS_INLINE void asks_round(struct asks *asks, size_t round)
 ALWAYS_INLINE void scores_few(int nq, int half, const float *q, size_t apart, float scale,
                               struct asks asks, const uint8_t *k[BLOCKS], float *score)
 {
-    const size_t step = LANES * value_bytes(half);
+    const size_t step = LANES * element_bytes(half);
     const int dims = half ? 4 : 2; /* of a line */
     __m256 sum[HEADS][BLOCKS];
 #pragma GCC unroll 3
@@ -228,7 +214,7 @@ ALWAYS_INLINE void scores_few(int nq, int half, const float *q, size_t apart, fl
         for (int x = 0; x < dims; x++)
 #pragma GCC unroll 4
             for (int b = 0; b < BLOCKS; b++) {
-                __m256 value = value_load(half, k[b] + (size_t)x * step);
+                __m256 value = operand_load(half, k[b] + (size_t)x * step);
 #pragma GCC unroll 3
                 for (int h = 0; h < nq; h++)
                     sum[h][b] = _mm256_fmadd_ps(_mm256_broadcast_ss(q + (size_t)h * apart + x),
@@ -249,7 +235,7 @@ ALWAYS_INLINE void scores_few(int nq, int half, const float *q, size_t apart, fl
 ALWAYS_INLINE void outputs_few(int nq, int half, const float *e, const uint8_t *v[2],
                                struct asks asks, __m256 (*sums)[STATES])
 {
-    const size_t step = GROUP * value_bytes(half);
+    const size_t step = GROUP * element_bytes(half);
     const int positions = half ? 4 : 2; /* of two lines */
     __m256 sum[HEADS][BLOCKS];
 #pragma GCC unroll 3
@@ -264,7 +250,7 @@ ALWAYS_INLINE void outputs_few(int nq, int half, const float *e, const uint8_t *
 #pragma GCC unroll 4
             for (int n = 0; n < BLOCKS; n++) {
                 __m256 value =
-                    value_load(half, v[n / 2] + (size_t)x * step + (size_t)(n % 2) * step / 2);
+                    operand_load(half, v[n / 2] + (size_t)x * step + (size_t)(n % 2) * step / 2);
 #pragma GCC unroll 3
                 for (int h = 0; h < nq; h++)
                     sum[h][n] = _mm256_fmadd_ps(
@@ -323,7 +309,7 @@ ALWAYS_INLINE void pair_merge(const struct outputs *to, const struct states *sta
 ALWAYS_INLINE void quad_outputs(int nq, int half, const struct quad *quad,
                                 const struct states *states, const struct outputs *to)
 {
-    const size_t group_bytes = ATTENTION_BLOCK * GROUP * value_bytes(half);
+    const size_t group_bytes = ATTENTION_BLOCK * GROUP * element_bytes(half);
     const uint32_t passes = quad->dim / GROUP * 2, lines = block_lines(half, quad->dim),
                    rounds = lines / passes;
     __m256 sums[STATES];

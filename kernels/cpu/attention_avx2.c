@@ -28,18 +28,6 @@ struct source {
     uint32_t dim, page_tokens;
 };
 
-ALWAYS_INLINE size_t element_bytes(int half)
-{
-    return half ? sizeof(uint16_t) : sizeof(float);
-}
-
-ALWAYS_INLINE __m256 operand_load(int half, const uint8_t *at)
-{
-    if (half)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)at));
-    return _mm256_loadu_ps((const float *)(const void *)at);
-}
-
 /* One step of three heads and four registers: twelve sums, three factors and one value are all sixteen registers, of which gcc 12
  * would spill one, and wait for it in every step. So it is written down as two pieces (one would have too many operands), two
  * registers each, of which the first loads the factors. (Of K and V the first byte stands for the operand: nothing in this file

@@ -16,6 +16,19 @@
 /* Up to CHUNK query heads share the loads of a block, which is four runs of 16 positions, each within one page. */
 enum { LANES = 8, CHUNK = 4, RUN = 16, RUNS = ATTENTION_BLOCK / RUN };
 
+/* Of an f16 (`half`, a constant after inlining) or f32 cache: bytes of a value, and eight of them. */
+ALWAYS_INLINE size_t element_bytes(int half)
+{
+    return half ? sizeof(uint16_t) : sizeof(float);
+}
+
+ALWAYS_INLINE __m256 operand_load(int half, const uint8_t *at)
+{
+    if (half)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const void *)at));
+    return _mm256_loadu_ps((const float *)(const void *)at);
+}
+
 /* Heads of the next chunk out of the `left` ones that remain: threes keep twelve sums in registers; a single one left over
  * would load as much for itself. */
 static inline uint32_t chunk_heads(uint32_t left)

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/huge.h"
 #include "engine/internal.h"
@@ -31,13 +30,6 @@ static const struct way {
     {"temperature_logprobs", {.temperature = 0.8f, .top_p = 1, .logprobs = 5}},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
-
-static double thread_seconds(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
 
 /* 32 rows of logits, and their maxima. */
 struct rows {
@@ -141,9 +133,9 @@ static void head_close(struct head *head)
 static double head_slice(struct head *head, bool with_maxima)
 {
     head->call.maxima = with_maxima ? head->rows.maxima : NULL;
-    double begin = thread_seconds();
+    double begin = bench_cpu_now();
     cpu_head(cpu_isa_detect(), &head->call);
-    return thread_seconds() - begin;
+    return bench_cpu_now() - begin;
 }
 
 /* The next slices with maxima and without, either way first in turn, and each once before, which brings its weights from memory. */
@@ -178,14 +170,14 @@ static double draw(struct cpu_sampler *sampler, const struct way *way, const str
     struct kern_sampling how = way->how;
     how.repetition_penalty = 1;
     how.seed = 5;
-    double begin = thread_seconds();
+    double begin = bench_cpu_now();
     for (uint32_t r = 0; r < ROWS; r++) {
         struct kern_sample sample = {.sampling = &how, .generated_count = round * ROWS + r};
         struct kern_sample_out out;
         cpu_sampler_row(sampler, cpu_isa_detect(), &sample, CPU_SAMPLER_NO_EXTRA,
                         rows->logits + r * rows->ld, rows->maxima + r * rows->ld_maxima, &out);
     }
-    return thread_seconds() - begin;
+    return bench_cpu_now() - begin;
 }
 
 /* `words`: "" or "_262144", a part of ids. */

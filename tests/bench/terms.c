@@ -1,7 +1,6 @@
 /* See terms.h. An operation's real push is asked for in between: whatever is pushed then gets that operation's clock. */
 #include "tests/bench/terms.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
