@@ -83,6 +83,13 @@ static void state_changed(void *context, enum rpc_channel_state state)
     client->reached |= state == RPC_CHANNEL_READY;
 }
 
+bool client_reached(struct client *client)
+{
+    enum rpc_channel_state now = rpc_channel_state(client->channel);
+    client->reached |= now == RPC_CHANNEL_READY || now == RPC_CHANNEL_IDLE;
+    return client->reached;
+}
+
 static void signal_caught(void *context, int signal_number)
 {
     struct client *client = context;
@@ -195,7 +202,7 @@ enum exit_code client_call(struct client *client, const char *path, const Protob
         protobuf_c_message_free_unpacked(unary.response, NULL);
     if (client->interrupted)
         return EXIT_CODE_INTERRUPTED;
-    if (!client->reached) {
+    if (!client_reached(client)) {
         client_complain_unreached(client, unary.message);
         return EXIT_CODE_NO_SERVER;
     }

@@ -50,6 +50,11 @@ enum exit_code client_open(struct client *client, const char *command,
                            const struct config_address *server, uint64_t keepalive_ns);
 void client_close(struct client *client);
 
+/* Whether the server was ever reached, asked when a call has ended without an answer. A connection that lived too short for
+ * on_state to see it counts too: it leaves the channel ready (its end is not noted yet) or idle, where one that could not be
+ * made leaves it failing. */
+bool client_reached(struct client *client);
+
 /* One unary call. EXIT_CODE_DONE: *response_out is to be freed with protobuf_c_message_free_unpacked(…, NULL). Otherwise the
  * error was printed: NO_SERVER, REFUSED or INTERRUPTED. */
 enum exit_code client_call(struct client *client, const char *path, const ProtobufCMessage *request,

@@ -207,7 +207,7 @@ static enum exit_code judge(struct stream *stream)
         return EXIT_CODE_HALF_WAY;
     }
     if (stream->code != GRPC_CODE_OK) {
-        if (!client->reached) {
+        if (!client_reached(client)) {
             client_complain_unreached(client, stream->message);
             return EXIT_CODE_NO_SERVER;
         }
@@ -218,7 +218,8 @@ static enum exit_code judge(struct stream *stream)
         client_complain(client->command, "%s: %s: %s%s%s", client->server,
                         client_grpc_code_name(stream->code), stream->message, tried,
                         answer->id_count ? " (after a part of the answer)" : "");
-        bool vanished = stream->code == GRPC_CODE_UNAVAILABLE && client->state != RPC_CHANNEL_READY;
+        bool vanished = stream->code == GRPC_CODE_UNAVAILABLE &&
+                        rpc_channel_state(client->channel) != RPC_CHANNEL_READY;
         return answer->id_count || vanished ? EXIT_CODE_HALF_WAY : EXIT_CODE_REFUSED;
     }
     if (!answer->finished) {
@@ -259,7 +260,7 @@ enum exit_code stream_run(struct client *client, const struct stream_options *op
             break;
         /* UNKNOWN is no status of ours: gRPC core's name for a stream that vanished */
         bool broke = stream.code == GRPC_CODE_UNAVAILABLE || stream.code == GRPC_CODE_UNKNOWN;
-        if (!broke || client->interrupted || !client->reached || answer_out->finished ||
+        if (!broke || client->interrupted || !client_reached(client) || answer_out->finished ||
             stream.broken.code != STATUS_OK) {
             code = judge(&stream);
             break;

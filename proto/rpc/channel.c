@@ -142,6 +142,13 @@ enum status rpc_channel_create(struct rpc *rpc, const char *target,
     return STATUS_OK;
 }
 
+enum rpc_channel_state rpc_channel_state(const struct rpc_channel *channel)
+{
+    if (!channel->channel)
+        return RPC_CHANNEL_IDLE;
+    return state_convert(grpc_channel_check_connectivity_state(channel->channel, 0));
+}
+
 void rpc_channel_connect(struct rpc_channel *channel)
 {
     if (!channel->channel)

@@ -213,6 +213,8 @@ struct rpc_channel_options {
 enum status rpc_channel_create(struct rpc *rpc, const char *target,
                                const struct rpc_channel_options *options,
                                struct rpc_channel **channel_out, struct err *err);
+/* The state at this moment, of which on_state may not have told yet, or never will. Asks nobody to connect. */
+enum rpc_channel_state rpc_channel_state(const struct rpc_channel *channel);
 /* Tries now instead of after the backoff. */
 void rpc_channel_connect(struct rpc_channel *channel);
 /* Cancels the calls that still run on it (each gets its on_closed, later); on_state is not called

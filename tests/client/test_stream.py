@@ -10,6 +10,7 @@ import pty
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -215,6 +216,33 @@ def test_a_death_before_the_first_token_asks_again():
         with Router(port=first.port):
             out, err = child.communicate(timeout=60)
     assert child.returncode == 0 and out == WHOLE.encode(), (out, err)
+
+
+def asked_and_reset(listener):
+    """The least of a server: takes one connection, reads until a call has begun on it (an HTTP/2 HEADERS frame), and resets it."""
+    connection = listener.accept()[0]
+    listener.close()
+    with connection, connection.makefile("rb") as received:
+        connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # SETTINGS, none: without it there is no connection
+        assert received.read(24) == b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        kind = None
+        while kind != 1:
+            head = received.read(9)
+            kind = head[3]
+            received.read(int.from_bytes(head[:3], "big"))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_connection_too_short_to_be_seen_was_one():
+    """It may be over before the client's loop has looked at the channel: still a server that died, not one that never was."""
+    for _ in range(20):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            child = subprocess.Popen([BATON, "generate", "-s", f"127.0.0.1:{port}", "-p", "x", "--resume", "0.3"],
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            asked_and_reset(listener)
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 5 and b"UNAVAILABLE" in err and not out, (child.returncode, err)
 
 
 def test_a_router_that_stays_dead_is_exit_5():
