@@ -19,6 +19,7 @@
 
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/linear_avx2_six.h"
+#include "kernels/cpu/linear_avx2_store.h"
 
 enum {
     TILE_ROWS = 6,
@@ -404,35 +405,14 @@ INLINE void ask(struct ahead *ahead, size_t bytes, size_t row, size_t rows)
         __builtin_prefetch(ahead->out + r * ahead->ld_out, 1);
 }
 
-/* The end of R chains that go to 16 outputs in a row: as cpu_avx2_store, without a loop whose end the processor would guess wrong. */
-INLINE void store_whole(const int R, const struct cpu_linear_call *call,
-                        const struct cpu_panel *panel, size_t row, const float *chain)
-{
-    const __m256 d0 = _mm256_loadu_ps(panel->slot_scale),
-                 d1 = _mm256_loadu_ps(panel->slot_scale + 8);
-    float *out = call->out + row * call->ld_out + panel->slot_row[0];
-    const bool add = call->accumulate;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++, out += call->ld_out) {
-        __m256 y0 = _mm256_mul_ps(_mm256_load_ps(chain + r * CPU_PANEL), d0);
-        __m256 y1 = _mm256_mul_ps(_mm256_load_ps(chain + r * CPU_PANEL + 8), d1);
-        if (add) {
-            y0 = _mm256_add_ps(_mm256_loadu_ps(out), y0);
-            y1 = _mm256_add_ps(_mm256_loadu_ps(out + 8), y1);
-        }
-        _mm256_storeu_ps(out, y0);
-        _mm256_storeu_ps(out + 8, y1);
-    }
-}
-
 static void store(const struct cpu_linear_call *call, const struct cpu_panel *panel, size_t row,
                   size_t rows, float *chain)
 {
     bool straight = cpu_form_is_e32(panel->form) && panel->whole && !call->maxima;
     if (straight && rows == TILE_ROWS)
-        store_whole(TILE_ROWS, call, panel, row, chain);
+        cpu_avx2_store_whole(TILE_ROWS, true, call, panel, row, chain);
     else if (straight && rows == 4)
-        store_whole(4, call, panel, row, chain);
+        cpu_avx2_store_whole(4, true, call, panel, row, chain);
     else
         cpu_avx2_store(call, panel, row, rows, (float(*)[CPU_PANEL])chain);
 }
@@ -617,17 +597,6 @@ static size_t few_rows(const struct cpu_linear_call *call)
     return end;
 }
 
-/* The greatest of each of four vectors: by halves, which two vectors share. */
-INLINE __m128 greatest4(const __m256 v[4])
-{
-    __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
-    __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
-    __m256d c = _mm256_castps_pd(a), d = _mm256_castps_pd(b);
-    __m256 four = _mm256_max_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(c, d)),
-                                _mm256_castpd_ps(_mm256_unpackhi_pd(c, d)));
-    return _mm_max_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
-}
-
 /* The maxima of some rows of a whole panel from the greatest lanes of each: top[rows], with room to the next multiple of four. sum: of all
  * their outputs, where it is looked whether they are finite: what is not leaves a sum that is not, and that is not 0 times 0. */
 static void maxima_store(const struct cpu_linear_call *call, const struct cpu_panel *panel,
@@ -641,12 +610,12 @@ static void maxima_store(const struct cpu_linear_call *call, const struct cpu_pa
     float *maxima = cpu_linear_maximum(call, panel, row);
     size_t r = 0;
     for (; r + 4 <= rows; r += 4)
-        _mm_storeu_ps(maxima + r, greatest4(top + r));
+        _mm_storeu_ps(maxima + r, cpu_avx2_greatest4(top + r));
     if (r == rows)
         return;
     for (size_t i = rows; i < r + 4; i++)
         top[i] = top[0];
-    __m128 most = greatest4(top + r);
+    __m128 most = cpu_avx2_greatest4(top + r);
     memcpy(maxima + r, &most, (rows - r) * sizeof *maxima);
 }
 

@@ -19,6 +19,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/linear_avx2.h"
+#include "kernels/cpu/linear_avx2_store.h"
 
 enum {
     QUAD = 4,
@@ -183,7 +184,8 @@ INLINE void tile_rows(const int R, const struct quad *quad, const struct plane *
     }
 }
 
-/* Four rows, in assembly: left to itself the compiler loads the next groups' weights early, and spills.
+/* Four rows, in assembly: left to itself the compiler loads the next groups' weights early, and spills. A line from `next` on is asked for
+ * with each block.
  *
  *     ymm0..7 sums, two a row   ymm8, 9 even k   ymm10, 11 odd k   ymm12..15 what is between
  *
@@ -227,7 +229,7 @@ INLINE void tile_rows(const int R, const struct quad *quad, const struct plane *
     "vmovaps %%ymm" s1 ", " c1 "(%[chain])\n\t"
 
 static void tile_quad(const struct quad *quad, const struct plane *plane, size_t blocks,
-                      float *chain)
+                      float *chain, const uint8_t *next)
 {
     _Static_assert(sizeof(struct quad) == 288 && sizeof(struct plane) == 1152, "as below");
     __asm__ volatile(
@@ -242,11 +244,13 @@ static void tile_quad(const struct quad *quad, const struct plane *plane, size_t
         "vmovaps 1120(%[plane]), %%ymm9\n\t"
         QUAD_END("272", "0", "1", "0", "32") QUAD_END("276", "2", "3", "64", "96")
         QUAD_END("280", "4", "5", "128", "160") QUAD_END("284", "6", "7", "192", "224")
+        "prefetcht1 (%[next])\n\t"
+        "add $64, %[next]\n\t"
         "add $288, %[quad]\n\t"
         "add $1152, %[plane]\n\t"
         "dec %[blocks]\n\t"
         "jnz 1b"
-        : [quad] "+r"(quad), [plane] "+r"(plane), [blocks] "+r"(blocks)
+        : [quad] "+r"(quad), [plane] "+r"(plane), [blocks] "+r"(blocks), [next] "+r"(next)
         : [chain] "r"(chain)
         : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
           "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
@@ -254,7 +258,8 @@ static void tile_quad(const struct quad *quad, const struct plane *plane, size_t
 /* clang-format on */
 
 static __attribute__((noinline)) void tile(size_t rows, const struct quad *quad,
-                                           const struct plane *plane, size_t blocks, float *chain)
+                                           const struct plane *plane, size_t blocks, float *chain,
+                                           const uint8_t *next)
 {
     switch (rows) {
     case 1:
@@ -267,18 +272,30 @@ static __attribute__((noinline)) void tile(size_t rows, const struct quad *quad,
         tile_rows(3, quad, plane, blocks, chain);
         break;
     default:
-        tile_quad(quad, plane, blocks, chain);
+        tile_quad(quad, plane, blocks, chain, next);
         break;
     }
 }
 
-/* Asks for the part of the next piece's records (the panel's, or the next panel's: they lie in one run) that tile i
- * of `tiles` stands for. Asking for the outputs' lines as well costs 5 %. */
-static void ask(const uint8_t *next, size_t next_bytes, size_t i, size_t tiles)
+/* Asks for the part of the next piece's records (the panel's, or the next panel's: they lie in one run) that tile i of `tiles` stands
+ * for, but for `loop_lines` of it, which the tile's loop asks for one by one, since so many at once would wait for each other. Returns
+ * where these begin. */
+static const uint8_t *ask(const uint8_t *next, size_t next_bytes, size_t i, size_t tiles,
+                          size_t loop_lines)
 {
-    size_t end = next_bytes * (i + 1) / tiles;
-    for (size_t at = next_bytes * i / tiles & ~(size_t)63; at < end; at += 64)
+    size_t at = next_bytes * i / tiles & ~(size_t)(CPU_LINE_BYTES - 1),
+           end = next_bytes * (i + 1) / tiles;
+    for (; at + loop_lines * CPU_LINE_BYTES < end; at += CPU_LINE_BYTES)
         _mm_prefetch((const char *)next + at, _MM_HINT_T1);
+    return next + at;
+}
+
+/* And for the lines that a tile's outputs go to, before its last piece. */
+static void ask_outputs(const struct cpu_linear_call *call, const struct cpu_panel *panel,
+                        size_t row, size_t rows)
+{
+    for (size_t r = row; r < row + rows; r++)
+        __builtin_prefetch(call->out + r * call->ld_out + panel->first, 1);
 }
 
 /* One panel for the chunk's rows. `quads`: of all blocks, or made here piece by piece. */
@@ -286,6 +303,7 @@ static void panel_bytes(const struct cpu_linear_call *call, const struct cpu_pan
                         size_t row, size_t rows, bool whole, struct work *work)
 {
     size_t tiles = tiles_of(rows), blocks;
+    bool straight = panel->whole && (!call->maxima || call->finite);
     memset(work->chain, 0, rows * sizeof work->chain[0]);
     for (size_t b = 0; b < panel->blocks; b += blocks) {
         blocks = panel->blocks - b < PIECE_BLOCKS ? panel->blocks - b : PIECE_BLOCKS;
@@ -298,10 +316,16 @@ static void panel_bytes(const struct cpu_linear_call *call, const struct cpu_pan
         for (size_t i = 0; i < tiles; i++) {
             size_t begin = tile_begin(rows, tiles, i),
                    count = tile_begin(rows, tiles, i + 1) - begin;
-            ask(records + blocks * panel->record_bytes, blocks * panel->record_bytes, i, tiles);
-            tile(count, work->quads + (whole ? i * panel->blocks + b : i * blocks), work->planes,
-                 blocks, work->chain[begin]);
+            const uint8_t *next =
+                ask(records + blocks * panel->record_bytes, blocks * panel->record_bytes, i, tiles,
+                    count == QUAD ? blocks : 0);
             if (last)
+                ask_outputs(call, panel, row + begin, count);
+            tile(count, work->quads + (whole ? i * panel->blocks + b : i * blocks), work->planes,
+                 blocks, work->chain[begin], next);
+            if (last && straight && count == QUAD)
+                cpu_avx2_store_whole(QUAD, false, call, panel, row + begin, work->chain[begin]);
+            else if (last)
                 cpu_avx2_store(call, panel, row + begin, count, work->chain + begin);
         }
     }
