@@ -1,58 +1,27 @@
 /* See head.h. */
 #include "kernels/cpu/head.h"
 
-static inline float greater(float a, float b)
-{
-    return a > b ? a : b;
-}
+#include <math.h>
 
-/* The same, but what is not a number stays so. */
-static inline float greater_or_wrong(float a, float b)
+/* maxima: [runs][rows], to rows of their own at runs_out, [rows][ld]. A line of each row at a time, so that what it is made of stays in
+ * the first cache. */
+static void turn(const float *maxima, size_t runs, size_t rows, float *runs_out, size_t ld)
 {
-    return a > b || a != a ? a : b;
-}
-
-/* from: [count][rows], of a run's panels; run: [rows], which may begin there. */
-static void run_fold(const float *from, size_t count, size_t rows, bool finite, float *run)
-{
-    if (finite && count == CPU_HEAD_PANELS) {
-        _Static_assert(CPU_HEAD_PANELS == 4, "as below");
-        const float *a = from, *b = a + rows, *c = b + rows, *d = c + rows;
+    enum { LINE = 16 };
+    for (size_t begin = 0; begin < runs; begin += LINE) {
+        size_t end = begin + LINE < runs ? begin + LINE : runs;
         for (size_t r = 0; r < rows; r++)
-            run[r] = greater(greater(a[r], b[r]), greater(c[r], d[r]));
-        return;
-    }
-    for (size_t r = 0; r < rows; r++) {
-        float most = from[r];
-        for (size_t i = 1; i < count; i++)
-            most = greater_or_wrong(from[i * rows + r], most);
-        run[r] = most;
-    }
-}
-
-/* maxima: [count][rows], of panels, spoilt: those of runs in rows of their own at runs_out, [rows][ld]. A line of each row at a time, so
- * that what it is made of stays in the first cache. */
-static void fold(float *maxima, size_t count, size_t rows, bool finite, float *runs_out, size_t ld)
-{
-    enum { LINE = 16, LINE_PANELS = LINE * CPU_HEAD_PANELS };
-    for (size_t p = 0; p < count;
-         p += LINE_PANELS, maxima += LINE_PANELS * rows, runs_out += LINE) {
-        size_t panels = count - p < LINE_PANELS ? count - p : LINE_PANELS, runs = 0;
-        for (size_t i = 0; i < panels; i += CPU_HEAD_PANELS)
-            run_fold(maxima + i * rows, panels - i < CPU_HEAD_PANELS ? panels - i : CPU_HEAD_PANELS,
-                     rows, finite, maxima + runs++ * rows);
-        for (size_t r = 0; r < rows; r++)
-            for (size_t run = 0; run < runs; run++)
+            for (size_t run = begin; run < end; run++)
                 runs_out[r * ld + run] = maxima[run * rows + r];
     }
 }
 
-/* The panels' maxima of a chunk lie row beside row, in the second cache, where a tile's go by one store: each row's own line of them
- * would be one more that a tile's stores wait for. */
+/* The maxima of a chunk lie row beside row, near enough, where a tile's go by one store: each row's own line of them would be one more
+ * that a tile's stores wait for. */
 void cpu_head(enum cpu_isa_level isa, const struct cpu_head_call *head)
 {
     size_t rows = head->rows.end - head->rows.begin,
-           each = CPU_HEAD_MAXIMA / rows / CPU_HEAD_PANELS * CPU_HEAD_PANELS;
+           each = CPU_HEAD_MAXIMA / rows * CPU_MAXIMUM_PANELS;
     struct cpu_linear_call call = {
         .weights = head->weights,
         .acts = head->acts,
@@ -72,9 +41,12 @@ void cpu_head(enum cpu_isa_level isa, const struct cpu_head_call *head)
     for (size_t p = head->panel_begin; p < head->panel_end; p += each) {
         call.panel_begin = p;
         call.panel_end = p + each < head->panel_end ? p + each : head->panel_end;
+        size_t runs = (call.panel_end - p + CPU_MAXIMUM_PANELS - 1) / CPU_MAXIMUM_PANELS;
+        for (size_t i = 0; i < runs * rows; i++)
+            head->scratch[i] = -INFINITY;
         cpu_linear(isa, &call);
-        fold(head->scratch, call.panel_end - p, rows, call.finite,
-             head->maxima + head->rows.begin * head->ld_maxima + p / CPU_HEAD_PANELS,
+        turn(head->scratch, runs, rows,
+             head->maxima + head->rows.begin * head->ld_maxima + p / CPU_MAXIMUM_PANELS,
              head->ld_maxima);
     }
 }

@@ -21,7 +21,10 @@
 #include "kernels/cpu/quant.h"
 #include "kernels/cpu/store.h"
 
-enum { CPU_PANEL = 16 }; /* outputs a panel */
+enum {
+    CPU_PANEL = 16,         /* outputs a panel */
+    CPU_MAXIMUM_PANELS = 4, /* that have one maximum of a row */
+};
 
 struct cpu_weights; /* one matrix, repacked */
 
@@ -67,8 +70,8 @@ struct cpu_linear_call {
     float *out; /* [rows][ld_out]; row r's output o is at out[r * ld_out + o] */
     size_t ld_out;
     bool accumulate; /* out += y (one rounding) rather than out = y: the residual stream */
-    /* NULL, or for each panel and row the greatest of its outputs at [panel - panel_begin][row - rows.begin]; a NaN where one of
-     * them is not finite. Only of weights without float rows, and not with `accumulate`. */
+    /* NULL, or at [(panel - panel_begin) / CPU_MAXIMUM_PANELS][row - rows.begin] a number that becomes the greatest of the row's
+     * outputs there and of itself; a NaN where one of these is not finite. Only of weights without float rows, and not with `accumulate`. */
     float *maxima;
     size_t ld_maxima;
     bool finite; /* cpu_linear_finite says so: nobody need look */

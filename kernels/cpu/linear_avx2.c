@@ -610,13 +610,15 @@ static void maxima_store(const struct cpu_linear_call *call, const struct cpu_pa
     float *maxima = cpu_linear_maximum(call, panel, row);
     size_t r = 0;
     for (; r + 4 <= rows; r += 4)
-        _mm_storeu_ps(maxima + r, cpu_avx2_greatest4(top + r));
+        cpu_avx2_maxima_join(maxima + r, top + r);
     if (r == rows)
         return;
     for (size_t i = rows; i < r + 4; i++)
         top[i] = top[0];
-    __m128 most = cpu_avx2_greatest4(top + r);
-    memcpy(maxima + r, &most, (rows - r) * sizeof *maxima);
+    float most[4];
+    _mm_storeu_ps(most, cpu_avx2_greatest4(top + r));
+    for (size_t i = r; i < rows; i++)
+        cpu_linear_maximum_join(&maxima[i], most[i - r]);
 }
 
 void cpu_avx2_store_maxima(const struct cpu_linear_call *call, const struct cpu_panel *panel,

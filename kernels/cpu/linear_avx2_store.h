@@ -18,6 +18,13 @@ static inline __attribute__((always_inline)) __m128 cpu_avx2_greatest4(const __m
     return _mm_max_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
 }
 
+/* The greatest of four rows, finite, join theirs, of which a NaN stays: it is what an instruction with one gives that has it second. */
+static inline __attribute__((always_inline)) void cpu_avx2_maxima_join(float *maxima,
+                                                                       const __m256 top[4])
+{
+    _mm_storeu_ps(maxima, _mm_max_ps(cpu_avx2_greatest4(top), _mm_loadu_ps(maxima)));
+}
+
 /* The end of R chains of a whole panel: as cpu_avx2_store, without a loop whose end the processor would guess wrong and without questions
  * that have one answer. scaled: the form has a D. Maxima: of four rows, whose outputs are finite. */
 static inline __attribute__((always_inline)) void
@@ -46,7 +53,7 @@ cpu_avx2_store_whole(const int R, const bool scaled, const struct cpu_linear_cal
         top[r] = _mm256_max_ps(y0, y1);
     }
     if (R == 4 && call->maxima)
-        _mm_storeu_ps(cpu_linear_maximum(call, panel, row), cpu_avx2_greatest4(top));
+        cpu_avx2_maxima_join(cpu_linear_maximum(call, panel, row), top);
 }
 
 #endif

@@ -129,7 +129,7 @@ void cpu_neon_store(const struct cpu_linear_call *call, const struct cpu_panel *
             none = vfmaq_f32(none, y[i], vdupq_n_f32(0)); /* NaN where it is not finite */
         }
         float most = vmaxvq_f32(vmaxq_f32(vmaxq_f32(y[0], y[1]), vmaxq_f32(y[2], y[3])));
-        *cpu_linear_maximum(call, panel, row + r) = most + vaddvq_f32(none);
+        cpu_linear_maximum_join(cpu_linear_maximum(call, panel, row + r), most + vaddvq_f32(none));
     }
 }
 

@@ -175,12 +175,18 @@ extern const struct cpu_linear_ops cpu_linear_ops_dotprod;
 
 const struct cpu_linear_ops *cpu_linear_ops(enum cpu_isa_level isa);
 
-/* Where the maximum of a row's part of a panel goes; call->weights has no float rows. */
+/* The maximum that a row's part of a panel is to be in; call->weights has no float rows. */
 static inline float *cpu_linear_maximum(const struct cpu_linear_call *call,
                                         const struct cpu_panel *panel, size_t row)
 {
-    size_t index = panel->first / CPU_PANEL - call->panel_begin;
+    size_t index = (panel->first / CPU_PANEL - call->panel_begin) / CPU_MAXIMUM_PANELS;
     return call->maxima + index * call->ld_maxima + (row - call->rows.begin);
+}
+
+/* most: of some outputs, a NaN where one is not finite. A NaN stays. */
+static inline void cpu_linear_maximum_join(float *maximum, float most)
+{
+    *maximum = most > *maximum || most != most ? most : *maximum;
 }
 
 /* What was just stored of a panel's `rows` rows from `row` on, into call->maxima. */
@@ -198,7 +204,8 @@ static inline void cpu_linear_maxima(const struct cpu_linear_call *call,
             finite &= mathf_is_finite(out[i]) != 0;
             most = out[i] > most ? out[i] : most;
         }
-        *cpu_linear_maximum(call, panel, r) = finite ? most : __builtin_nanf("");
+        cpu_linear_maximum_join(cpu_linear_maximum(call, panel, r),
+                                finite ? most : __builtin_nanf(""));
     }
 }
 

@@ -524,8 +524,8 @@ static void head_runs(const struct head_work *work, size_t begin, size_t end, un
     struct cpu_head_call call = {
         .weights = a->weights,
         .acts = a->acts,
-        .panel_begin = begin * CPU_HEAD_PANELS,
-        .panel_end = end * CPU_HEAD_PANELS < panels ? end * CPU_HEAD_PANELS : panels,
+        .panel_begin = begin * CPU_MAXIMUM_PANELS,
+        .panel_end = end * CPU_MAXIMUM_PANELS < panels ? end * CPU_MAXIMUM_PANELS : panels,
         .logits = cpu_logits_row(a->logits, 0),
         .ld = a->logits->ld,
         .maxima = a->with_maxima ? a->logits->maxima : NULL,
@@ -563,7 +563,7 @@ static void head_run(struct kern_stream *stream, const void *arguments)
     size_t rows = a->step->base.sample_count, panels = cpu_weights_panels(a->weights);
     if (rows == 0)
         return;
-    work.runs = (panels + CPU_HEAD_PANELS - 1) / CPU_HEAD_PANELS;
+    work.runs = (panels + CPU_MAXIMUM_PANELS - 1) / CPU_MAXIMUM_PANELS;
     if (is_shared(stream, rows)) {
         share_run(stream, &work.share, work.runs, HEAD_RUNS_MIN, head_share_item, &work);
         return;

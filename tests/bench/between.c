@@ -76,7 +76,7 @@ static void rows_fill(struct rows *rows)
 
 /* --- what the maxima cost the head --- */
 
-enum { SLICE = 512, SLICES = 6, EXTRA_MAX = ROUNDS_MAX * SLICES }; /* panels; of a round */
+enum { SLICE = 256, SLICES = 24, EXTRA_MAX = ROUNDS_MAX * SLICES }; /* panels; of a round */
 
 struct head {
     struct cpu_weights *weights;
@@ -133,6 +133,8 @@ static void head_close(struct head *head)
 static double head_slice(struct head *head, bool with_maxima)
 {
     head->call.maxima = with_maxima ? head->rows.maxima : NULL;
+    /* near, as in a whole head, which uses it over and over */
+    memset(head->call.scratch, 0, CPU_HEAD_MAXIMA * sizeof *head->call.scratch);
     double begin = bench_cpu_now();
     cpu_head(cpu_isa_detect(), &head->call);
     return bench_cpu_now() - begin;
