@@ -9,7 +9,7 @@
 #include "base/huge.h"
 
 enum {
-    KV_LAYOUT_VERSION = 2, /* docs/NUMERICS.md, "KV cache" */
+    KV_LAYOUT_VERSION = 3, /* docs/NUMERICS.md, "KV cache" */
     DRAW_VERSION = 3,      /* docs/NUMERICS.md, "Sampling" */
     ROWS_MAX_DEFAULT = 512,
     SEQS_MAX_DEFAULT = 64,

@@ -75,7 +75,7 @@ struct engine_info {
     const char *backend; /* "cpu", … */
     char device[96];     /* "cpu avx2, 2 threads" */
     char arithmetic
-        [64]; /* the arithmetic identity, "int8/kv-f16/layout-2": equal among the nodes of a cluster */
+        [64]; /* the arithmetic identity, "int8/kv-f16/layout-3": equal among the nodes of a cluster */
     enum kern_compute compute;
     enum kern_kv_type kv_type;
     uint32_t kv_layout_version;

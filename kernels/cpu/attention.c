@@ -270,15 +270,14 @@ static void runs_ask(const uint8_t *at, struct runs runs)
 static void runs_find(const struct kern_kv_desc *kv, uint32_t positions, struct runs *k_out,
                       struct runs *v_out)
 {
-    size_t dim = kv->head_dim, element = kv->type == KERN_KV_F32 ? sizeof(float) : sizeof(uint16_t);
-    if (kv->type == KERN_KV_INT8) {
-        *k_out = (struct runs){dim, kv->page_tokens, positions};
-        *v_out = (struct runs){1, 0, dim * positions};
-        return;
-    }
-    size_t pieces = (positions + KV_K_POSITIONS - 1) / KV_K_POSITIONS,
-           groups = (dim + KV_V_DIMS - 1) / KV_V_DIMS, position = KV_V_DIMS * element;
-    *k_out = (struct runs){1, 0, pieces * KV_K_POSITIONS * dim * element};
+    size_t dim = kv->head_dim,
+           element = kv->type == KERN_KV_F32    ? sizeof(float)
+                     : kv->type == KERN_KV_INT8 ? sizeof(int8_t)
+                                                : sizeof(uint16_t),
+           piece = kv->type == KERN_KV_INT8 ? KV_INT8_K_POSITIONS : KV_K_POSITIONS,
+           pieces = (positions + piece - 1) / piece, groups = (dim + KV_V_DIMS - 1) / KV_V_DIMS,
+           position = KV_V_DIMS * element;
+    *k_out = (struct runs){1, 0, pieces * piece * dim * element};
     *v_out = (struct runs){groups, kv->page_tokens * position, positions * position};
 }
 

@@ -334,35 +334,6 @@ ALWAYS_INLINE void quad_outputs(int nq, int half, const struct quad *quad,
     }
 }
 
-/* Maxima and sums of nq heads, [BLOCKS][nq], join those so far, block by block; the factors of all blocks take their exponentials
- * together. */
-static void quad_join(uint32_t nq, bool first, const float *max, const float *sum,
-                      float *running_max, float *running_sum, struct states *states)
-{
-    __m128 so_far = first ? few_load(nq, max) : few_load(nq, running_max),
-           total = first ? few_load(nq, sum) : few_load(nq, running_sum);
-    __m256 factors[BLOCKS];
-    for (uint32_t b = 0; b < BLOCKS; b++) {
-        __m128 own = few_load(nq, max + b * nq),
-               most = first && b == 0 ? own
-                                      : _mm_max_ps(own, so_far); /* the second where one is NaN */
-        factors[b] = _mm256_set_m128(_mm_sub_ps(own, most), _mm_sub_ps(so_far, most));
-        so_far = most;
-    }
-    for (uint32_t b = 0; b < BLOCKS; b++)
-        factors[b] = mathf8_exp(factors[b]);
-    for (uint32_t b = 0; b < BLOCKS; b++) {
-        __m128 kept = _mm256_castps256_ps128(factors[b]),
-               added = _mm256_extractf128_ps(factors[b], 1);
-        _mm_storeu_ps(states->keep[b], kept);
-        _mm_storeu_ps(states->add[b], added);
-        if (!first || b > 0)
-            total = _mm_fmadd_ps(total, kept, _mm_mul_ps(few_load(nq, sum + b * nq), added));
-    }
-    few_store(nq, running_max, so_far);
-    few_store(nq, running_sum, total);
-}
-
 #define DEFINE_QUAD(nq, half, type)                                                     \
     static __attribute__((noinline)) void scores_##nq##_##type(                         \
         const struct quad *quad, const float *q, float scale, float *score)             \
@@ -445,7 +416,8 @@ static void quad_attend(const struct cpu_attention_tile *tile, int half, uint32_
             memcpy(results.sum + b * to.apart + state, sum + b * nq, nq * sizeof *sum);
         }
     } else {
-        quad_join(nq, first, max, sum, results.max + state, results.sum + state, &states);
+        abreast_join(nq, first, max, sum, results.max + state, results.sum + state, states.keep,
+                     states.add);
     }
     outputs_of[half][nq](quad, &states, &to);
 }

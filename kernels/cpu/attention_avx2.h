@@ -287,6 +287,39 @@ ALWAYS_INLINE void softmax_join_eight(const float *max, const float *sum, float 
     _mm256_storeu_ps(add, added);
 }
 
+enum { ATTENTION_ABREAST = 4 }; /* whole blocks that go side by side */
+
+/* Maxima and sums of nq heads, [block][nq], join those so far, block by block; the factors of all blocks take their exponentials
+ * together. */
+static inline void abreast_join(uint32_t nq, bool first, const float *max, const float *sum,
+                                float *running_max, float *running_sum,
+                                float keep[ATTENTION_ABREAST][CHUNK],
+                                float add[ATTENTION_ABREAST][CHUNK])
+{
+    __m128 so_far = first ? few_load(nq, max) : few_load(nq, running_max),
+           total = first ? few_load(nq, sum) : few_load(nq, running_sum);
+    __m256 factors[ATTENTION_ABREAST];
+    for (uint32_t b = 0; b < ATTENTION_ABREAST; b++) {
+        __m128 own = few_load(nq, max + b * nq),
+               most = first && b == 0 ? own
+                                      : _mm_max_ps(own, so_far); /* the second where one is NaN */
+        factors[b] = _mm256_set_m128(_mm_sub_ps(own, most), _mm_sub_ps(so_far, most));
+        so_far = most;
+    }
+    for (uint32_t b = 0; b < ATTENTION_ABREAST; b++)
+        factors[b] = mathf8_exp(factors[b]);
+    for (uint32_t b = 0; b < ATTENTION_ABREAST; b++) {
+        __m128 kept = _mm256_castps256_ps128(factors[b]),
+               added = _mm256_extractf128_ps(factors[b], 1);
+        _mm_storeu_ps(keep[b], kept);
+        _mm_storeu_ps(add[b], added);
+        if (!first || b > 0)
+            total = _mm_fmadd_ps(total, kept, _mm_mul_ps(few_load(nq, sum + b * nq), added));
+    }
+    few_store(nq, running_max, so_far);
+    few_store(nq, running_sum, total);
+}
+
 enum { STATES_BATCH = 48 }; /* states that take a softmax's steps together, whole vectors */
 
 /* What up to STATES_BATCH states make of one block: of scores [n][64] state i sees the first counts[i]. All states take a step before
@@ -436,7 +469,6 @@ static inline void tile_finish(const struct cpu_attention_tile *tile)
 /* attention_abreast_avx2.c: one row over ATTENTION_ABREAST whole blocks side by side, all KV heads of the tile, of an f32 or f16 cache.
  * It is for rows alone (tile->layer), pages of one block, heads of sixteens of dimensions and up to three query heads to each, where all
  * these blocks from position `begin` on end at `last` or before. The results join those of the blocks before `begin`, or stay apart (partials). */
-enum { ATTENTION_ABREAST = 4 };
 bool cpu_avx2_attention_is_abreast(const struct cpu_attention_tile *tile, uint32_t begin,
                                    uint32_t last);
 void cpu_avx2_attention_abreast(const struct cpu_attention_tile *tile, enum kern_kv_type type,

@@ -8,8 +8,8 @@
  * Both products multiply 16-bit pairs and add the two: one instruction (vpmaddwd) for what a product of floats needs four of.
  * So K and V lie in pairs: K by two dimensions of a position, V by two positions of a dimension.
  *
- *     K  [head_dim / 2][page_tokens][2]   | k0 k1 of position 0 | k0 k1 of 1 | …  then k2 k3 …
- *     V  [page_tokens / 2][head_dim][2]   | v0 of positions 0, 1 | v1 of 0, 1 | …  then positions 2, 3 …
+ *     K  [page_tokens / 16][head_dim / 2][16][2]   | k0 k1 of position 0 | k0 k1 of 1 | …  then k2 k3 …
+ *     V  [head_dim / 16][page_tokens / 2][16][2]   | v0 of positions 0, 1 | v1 of 0, 1 | …  then positions 2, 3 …
  *
  * Rows are written byte by byte: the other half of a V pair may be another thread's. Owner: as attention.h. */
 #ifndef BATON_KERNELS_CPU_ATTENTION_INT8_H
@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/mathf.h"
 
 /* Below this nothing is left of a row, a query or a block's weights: their factors would leave the range of float. */
@@ -62,18 +63,21 @@ static inline float kv_int8_factor(uint32_t amax_bits, float *inverse_out)
 }
 
 /* Puts one head's quantised row into its place: q [head_dim]. */
-static inline void kv_int8_k_store(const int8_t *q, uint32_t head_dim, uint32_t page_tokens,
-                                   uint32_t token, int8_t *page)
+static inline void kv_int8_k_store(const int8_t *q, uint32_t head_dim, uint32_t token, int8_t *page)
 {
-    for (uint32_t i = 0; i < head_dim; i += 2)
-        memcpy(page + ((size_t)i / 2 * page_tokens + token) * 2, q + i, 2);
+    int8_t *pair = page + kv_int8_k_index(head_dim, 0, token);
+    for (uint32_t i = 0; i < head_dim; i += 2, pair += (size_t)2 * KV_INT8_K_POSITIONS)
+        memcpy(pair, q + i, 2);
 }
 
-static inline void kv_int8_v_store(const int8_t *q, uint32_t head_dim, uint32_t token, int8_t *page)
+static inline void kv_int8_v_store(const int8_t *q, uint32_t head_dim, uint32_t page_tokens,
+                                   uint32_t token, int8_t *page)
 {
-    int8_t *pair = page + (size_t)(token / 2) * head_dim * 2 + token % 2;
-    for (uint32_t i = 0; i < head_dim; i++)
-        pair[(size_t)i * 2] = q[i];
+    for (uint32_t group = 0; group < head_dim; group += KV_V_DIMS) {
+        int8_t *pair = page + kv_int8_v_index(head_dim, page_tokens, token, group);
+        for (uint32_t i = 0; i < kv_v_width(head_dim, group); i++)
+            pair[(size_t)i * 2] = q[group + i];
+    }
 }
 
 /* One row of one layer: turned K and V into their pages by `quantise`, which fills q [head_dim] and returns the scale. */
@@ -87,11 +91,11 @@ kv_int8_row_store(const struct cpu_rope_row *row,
         size_t scale_at = (size_t)h * row->page_tokens + row->token;
         ((uint16_t *)row->k_scales)[scale_at] =
             quantise(row->k + (size_t)h * row->head_dim, row->head_dim, q);
-        kv_int8_k_store(q, row->head_dim, row->page_tokens, row->token,
-                        (int8_t *)row->k_page + h * head_bytes);
+        kv_int8_k_store(q, row->head_dim, row->token, (int8_t *)row->k_page + h * head_bytes);
         ((uint16_t *)row->v_scales)[scale_at] =
             quantise(row->v + (size_t)h * row->head_dim, row->head_dim, q);
-        kv_int8_v_store(q, row->head_dim, row->token, (int8_t *)row->v_page + h * head_bytes);
+        kv_int8_v_store(q, row->head_dim, row->page_tokens, row->token,
+                        (int8_t *)row->v_page + h * head_bytes);
     }
 }
 

@@ -163,12 +163,11 @@ ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uin
     }
 }
 
-/* The streams from their `number`th line on; without streams `next` and the line behind it, `step` bytes on. */
-ALWAYS_INLINE struct fetch fetch_of(const struct lines *lines, size_t number, const int8_t *next,
-                                    size_t step)
+/* The streams from their `number`th line on; without streams the lines from `next` on. */
+ALWAYS_INLINE struct fetch fetch_of(const struct lines *lines, size_t number, const int8_t *next)
 {
     if (!lines->at[0])
-        return (struct fetch){{next, next + LINE}, step};
+        return (struct fetch){{next, next + LINE}, (size_t)2 * LINE};
     const int8_t *first = (const int8_t *)lines->at[0], *second = (const int8_t *)lines->at[1];
     return (struct fetch){{first + number * LINE, second + number * LINE}, LINE};
 }
@@ -188,13 +187,11 @@ ALWAYS_INLINE void scores(int nq, const struct cpu_attention_tile *tile, const s
                           const float *factor, float *score)
 {
     uint32_t dim = tile->head_dim;
-    bool whole = tile->page_tokens <= ATTENTION_BLOCK;
-    size_t step = whole ? 2 * LINE : (size_t)tile->page_tokens * 2;
     for (uint32_t r = 0; r < run_count; r++) {
         __m256i sum[4][2];
-        struct fetch fetch = fetch_of(lines, (size_t)r * (dim / 8), lines->ahead[r].k_lines, step);
+        struct fetch fetch = fetch_of(lines, (size_t)r * (dim / 8), lines->ahead[r].k);
         sums_clear(nq, 2, sum);
-        pairs_add(nq, 2, runs[r].k, (size_t)tile->page_tokens * 2, dim / 2, query, dim, fetch, sum);
+        pairs_add(nq, 2, runs[r].k, (size_t)2 * RUN, dim / 2, query, dim, fetch, sum);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
             __m256 scale = scales_load(runs[r].k_scales + v * LANES);
@@ -251,20 +248,6 @@ ALWAYS_INLINE void weights_make(int nq, const float *e, const struct run *runs, 
     }
 }
 
-/* A whole block's weights as 16-bit integers. */
-ALWAYS_INLINE void weights_round(const float *weight, float inverse, int16_t *out)
-{
-    const __m256 factor = _mm256_set1_ps(inverse);
-#pragma GCC unroll 4
-    for (int i = 0; i < ATTENTION_BLOCK; i += 2 * LANES) {
-        __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i)));
-        __m256i high =
-            _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i + LANES)));
-        _mm256_storeu_si256((void *)(out + i),
-                            _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8));
-    }
-}
-
 /* softmax_heads and weights_make of a whole block in one: scores [nq][64] become weights, and what joins. (Of four heads the two one
  * after the other are faster.) */
 ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run *runs, bool first,
@@ -303,19 +286,20 @@ ALWAYS_INLINE void softmax_weights(int nq, const float *score, const struct run 
 }
 
 /* nv registers of 8 outputs of nq heads, float(sum) * factor[q], from dimension `lane` on, merged. */
-ALWAYS_INLINE void outputs_at(int nq, int nv, uint32_t dim, const struct run *runs,
-                              const struct lines *lines, uint32_t run_count, const int16_t *weight,
-                              const float *factor, const struct softmax *s, bool first,
-                              uint32_t lane, float *running)
+ALWAYS_INLINE void outputs_at(int nq, int nv, const struct cpu_attention_tile *tile,
+                              const struct run *runs, const struct lines *lines, uint32_t run_count,
+                              const int16_t *weight, const float *factor, const struct softmax *s,
+                              bool first, uint32_t lane, float *running)
 {
+    uint32_t dim = tile->head_dim;
     __m256i sum[4][2];
     sums_clear(nq, nv, sum);
     for (uint32_t r = 0; r < run_count; r++) {
         /* behind what scores asked for */
         struct fetch fetch = fetch_of(lines, (size_t)RUNS * (dim / 8 + lane / RUN * 2) + r * 2,
-                                      lines->ahead[r].v + (size_t)lane * RUN, (size_t)2 * LINE);
-        pairs_add(nq, nv, runs[r].v + (size_t)lane * 2, (size_t)dim * 2, RUN / 2, weight + r * RUN,
-                  ATTENTION_BLOCK, fetch, sum);
+                                      run_v(tile, &lines->ahead[r], lane));
+        pairs_add(nq, nv, run_v(tile, &runs[r], lane), run_v_stride(tile, lane), RUN / 2,
+                  weight + r * RUN, ATTENTION_BLOCK, fetch, sum);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
@@ -356,10 +340,10 @@ ALWAYS_INLINE void attend_block(int nq, const struct cpu_attention_tile *tile,
     }
     uint32_t lane = 0;
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
-        outputs_at(nq, 2, dim, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
+        outputs_at(nq, 2, tile, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
                    chunk->running);
     if (lane < dim)
-        outputs_at(nq, 1, dim, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
+        outputs_at(nq, 1, tile, runs, lines, run_count, weight, factor, &s, chunk->first, lane,
                    chunk->running);
 }
 
@@ -498,8 +482,12 @@ void cpu_avx2_kv_int8_tile(const struct cpu_attention_tile *tile)
         begin = tile->block_begin * ATTENTION_BLOCK;
         last = last < part_last ? last : part_last;
     }
+    for (; cpu_avx2_kv_int8_is_abreast(tile, begin, last);
+         begin += ATTENTION_ABREAST * ATTENTION_BLOCK)
+        cpu_avx2_kv_int8_abreast(tile, factor, query, begin, last);
     struct run runs[RUNS], next[RUNS];
-    runs_find(tile, begin, last, next);
+    if (begin <= last)
+        runs_find(tile, begin, last, next);
     for (; begin <= last; begin += ATTENTION_BLOCK) {
         memcpy(runs, next, sizeof runs);
         if (begin + ATTENTION_BLOCK <= last)

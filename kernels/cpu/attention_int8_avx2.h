@@ -11,10 +11,10 @@ enum { LINE = 64 };
 
 /* Where 16 positions of a block lie. */
 struct run {
-    const int8_t *k, *v; /* first pair of positions' K and V */
+    const int8_t *k; /* dim / 4 lines */
+    const int8_t *v; /* of the first sixteen dimensions: four lines */
     const uint16_t *k_scales, *v_scales;
-    const int8_t *
-        k_lines; /* the run's share of its block's K, to be fetched: dim / 8 times two cache lines */
+    uint32_t token; /* its first position in the page */
 };
 
 static inline uint32_t top_of(__m256i top)
@@ -69,21 +69,26 @@ static inline void run_find(const struct cpu_attention_tile *tile, uint32_t posi
 {
     uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
     uint32_t token = position % tile->page_tokens;
-    /* a block of a page of up to 64 tokens is contiguous; of a longer one it is a part of each row */
-    const int8_t *k_page = (const int8_t *)tile->k + page, *lines = k_page;
-    if (tile->page_tokens <= ATTENTION_BLOCK)
-        lines += (size_t)token * tile->head_dim;
-    else
-        lines +=
-            (size_t)token / ATTENTION_BLOCK * ATTENTION_BLOCK * 2 +
-            (size_t)token % ATTENTION_BLOCK / RUN * (tile->head_dim / 8) * tile->page_tokens * 2;
     *run_out = (struct run){
-        .k = (const int8_t *)tile->k + page + (size_t)token * 2,
-        .v = (const int8_t *)tile->v + page + (size_t)token * tile->head_dim,
+        .k = (const int8_t *)tile->k + page + (size_t)token * tile->head_dim,
+        .v = (const int8_t *)tile->v + page + (size_t)token * KV_V_DIMS,
         .k_scales = (const uint16_t *)(tile->k_scales + page) + token,
         .v_scales = (const uint16_t *)(tile->v_scales + page) + token,
-        .k_lines = lines,
+        .token = token,
     };
+}
+
+/* From one pair of positions of the group of dimensions at `lane` to the next, and where the run's first lies. */
+static inline size_t run_v_stride(const struct cpu_attention_tile *tile, uint32_t lane)
+{
+    return (size_t)2 * kv_v_width(tile->head_dim, lane);
+}
+
+static inline const int8_t *run_v(const struct cpu_attention_tile *tile, const struct run *run,
+                                  uint32_t lane)
+{
+    size_t narrower = KV_V_DIMS - kv_v_width(tile->head_dim, lane);
+    return run->v + (size_t)lane * tile->page_tokens - run->token * narrower;
 }
 
 /* The runs of the block at `begin`; beyond `last` there is none, and the first stands in (for fetches, which may be of
@@ -93,12 +98,11 @@ static inline void runs_find(const struct cpu_attention_tile *tile, uint32_t beg
 {
     for (uint32_t i = 0; i < RUNS; i++)
         if (i > 0 && tile->page_tokens == ATTENTION_BLOCK)
-            runs_out[i] =
-                (struct run){.k = runs_out[0].k + (size_t)i * RUN * 2,
-                             .v = runs_out[0].v + (size_t)i * RUN * tile->head_dim,
-                             .k_scales = runs_out[0].k_scales + i * RUN,
-                             .v_scales = runs_out[0].v_scales + i * RUN,
-                             .k_lines = runs_out[0].k_lines + (size_t)i * RUN * tile->head_dim};
+            runs_out[i] = (struct run){.k = runs_out[0].k + (size_t)i * RUN * tile->head_dim,
+                                       .v = runs_out[0].v + (size_t)i * RUN * KV_V_DIMS,
+                                       .k_scales = runs_out[0].k_scales + i * RUN,
+                                       .v_scales = runs_out[0].v_scales + i * RUN,
+                                       .token = i * RUN};
         else if (begin + i * RUN <= last)
             run_find(tile, begin + i * RUN, &runs_out[i]);
         else
@@ -107,6 +111,19 @@ static inline void runs_find(const struct cpu_attention_tile *tile, uint32_t beg
         _mm_prefetch((const char *)runs_out[i].k_scales, _MM_HINT_T0);
         _mm_prefetch((const char *)runs_out[i].v_scales, _MM_HINT_T0);
     }
+}
+
+/* kv_int8_factor of eight. */
+ALWAYS_INLINE __m256 factors_of(__m256i top, float *inverse_out)
+{
+    const __m256 most = _mm256_set1_ps((float)KV_INT8_FACTOR_MAX);
+    __m256 amax = _mm256_castsi256_ps(top);
+    __m256 finite = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), top));
+    __m256 some = _mm256_cmp_ps(amax, _mm256_set1_ps(KV_INT8_AMAX_MIN), _CMP_GE_OQ);
+    _mm256_storeu_ps(inverse_out,
+                     _mm256_and_ps(_mm256_div_ps(most, amax), _mm256_and_ps(some, finite)));
+    return _mm256_blendv_ps(_mm256_set1_ps(__builtin_nanf("")),
+                            _mm256_and_ps(_mm256_div_ps(amax, most), some), finite);
 }
 
 static inline __m256 scales_load(const uint16_t *scales)
@@ -168,9 +185,32 @@ ALWAYS_INLINE __m256 weights_whole(const float *score, float max, const float *s
     return _mm256_add_ps(sum[0], sum[1]);
 }
 
+/* A whole block's weights as 16-bit integers. */
+ALWAYS_INLINE void weights_round(const float *weight, float inverse, int16_t *out)
+{
+    const __m256 factor = _mm256_set1_ps(inverse);
+#pragma GCC unroll 4
+    for (int i = 0; i < ATTENTION_BLOCK; i += 2 * LANES) {
+        __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i)));
+        __m256i high =
+            _mm256_cvtps_epi32(_mm256_mul_ps(factor, _mm256_loadu_ps(weight + i + LANES)));
+        _mm256_storeu_si256((void *)(out + i),
+                            _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8));
+    }
+}
+
 /* Several rows of one KV head, dim a multiple of 8 (attention_int8_rows_avx2.c). factor: [rows x group], query: [rows x group][dim], as
  * query_make makes them; up to five states more may be read. */
 void cpu_avx2_kv_int8_rows(const struct cpu_attention_tile *tile, const float *factor,
                            const int16_t *query);
+
+/* attention_int8_abreast_avx2.c: one row over ATTENTION_ABREAST whole blocks side by side, all KV heads of the tile. It is for rows alone
+ * (tile->layer), pages of one block, heads of 64 and three query heads to each, where all these blocks from position `begin` on end at
+ * `last` or before. factor [heads], query [heads][dim], as query_make makes them. The results join those of the blocks before `begin`, or
+ * stay apart (partials). */
+bool cpu_avx2_kv_int8_is_abreast(const struct cpu_attention_tile *tile, uint32_t begin,
+                                 uint32_t last);
+void cpu_avx2_kv_int8_abreast(const struct cpu_attention_tile *tile, const float *factor,
+                              const int16_t *query, uint32_t begin, uint32_t last);
 
 #endif

@@ -95,7 +95,7 @@ INLINE int16_t *tile_queries(const struct cpu_attention_tile *tile)
 INLINE void scores(int nq, const struct cpu_attention_tile *tile, const struct chunk *chunk,
                    float *score)
 {
-    size_t stride = (size_t)tile->page_tokens * 2;
+    const size_t stride = (size_t)2 * RUN;
     const int16_t *query = tile_queries(tile) + (size_t)chunk->state * tile->head_dim;
     const float *factor = tile_factors(tile) + chunk->state;
     const uint8_t *k[RUNS];
@@ -128,17 +128,17 @@ INLINE void outputs(int nq, int nv, const struct cpu_attention_tile *tile,
                     const struct chunk *chunk, uint32_t runs, const int16_t *weight,
                     const float *factor, const struct merge *merge, uint32_t lane)
 {
-    size_t stride = (size_t)tile->head_dim * 2;
+    const size_t stride = (size_t)2 * KV_V_DIMS;
     __m512i sum[CHUNK][RUNS];
     clear(sum);
     for (uint32_t r = 0; r < runs; r++) {
-        const uint8_t *v = chunk->block.v[r] + (size_t)lane * 2;
+        const uint8_t *v = chunk->block.v[r] + (size_t)lane * tile->page_tokens;
 #pragma GCC unroll 1
         for (uint32_t j = 0; j < RUN / 2; j++, v += stride) {
             const uint8_t *values[RUNS];
 #pragma GCC unroll 4
             for (int n = 0; n < nv; n++)
-                values[n] = v + n * 2 * LANES;
+                values[n] = v + (size_t)n * LANES * tile->page_tokens;
             if (nv == RUNS) /* behind what scores asked for */
                 fetch_lines(&chunk->fetch, (tile->head_dim + lane + r * RUN) / 2 + j, 1);
             step(nq, nv, weight + r * RUN + j * 2, ATTENTION_BLOCK, values, sum);
@@ -215,5 +215,5 @@ void ATTENTION_PAIRS_NAME(cpu_avx512_kv_int8_tile)(const struct cpu_attention_ti
         tile_factors(tile)[state] = to_int16(state_query(tile, state), tile->head_dim,
                                              tile_queries(tile) + (size_t)state * tile->head_dim) *
                                     tile->scale;
-    tile_walk(tile, 2, tile->head_dim, 1, attend);
+    tile_walk(tile, tile->head_dim, KV_V_DIMS, 1, attend);
 }

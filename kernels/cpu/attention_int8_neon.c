@@ -126,6 +126,7 @@ INLINE void clear(int32x4_t sum[CHUNK][RUN_VECTORS])
 struct block {
     const int8_t *k[RUNS], *v[RUNS];
     const uint16_t *k_scales[RUNS], *v_scales[RUNS];
+    uint32_t token[RUNS]; /* a run's first position in its page */
 };
 
 static void block_find(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t count,
@@ -134,8 +135,9 @@ static void block_find(const struct cpu_attention_tile *tile, uint32_t begin, ui
     for (uint32_t r = 0; r * RUN < count; r++) {
         uint32_t position = begin + r * RUN, token = position % tile->page_tokens;
         uint64_t page = tile->blocks[position / tile->page_tokens] * tile->page_bytes;
-        block_out->k[r] = (const int8_t *)tile->k + page + (size_t)token * 2;
-        block_out->v[r] = (const int8_t *)tile->v + page + (size_t)token * tile->head_dim;
+        block_out->k[r] = (const int8_t *)tile->k + page + (size_t)token * tile->head_dim;
+        block_out->v[r] = (const int8_t *)tile->v + page;
+        block_out->token[r] = token;
         block_out->k_scales[r] = (const uint16_t *)(tile->k_scales + page) + token;
         block_out->v_scales[r] = (const uint16_t *)(tile->v_scales + page) + token;
     }
@@ -168,8 +170,9 @@ INLINE void outputs(int nq, int nv, const struct cpu_attention_tile *tile,
 #pragma GCC unroll 4
         for (int q = 0; q < nq; q++)
             a[q] = weight[q] + r * RUN;
-        pairs_add(nq, nv, block->v[r] + (size_t)lane * 2, (size_t)tile->head_dim * 2, RUN / 2, a,
-                  sum);
+        const int8_t *v =
+            block->v[r] + kv_int8_v_index(tile->head_dim, tile->page_tokens, block->token[r], lane);
+        pairs_add(nq, nv, v, (size_t)nv * PAIRS * 2, RUN / 2, a, sum);
     }
 #pragma GCC unroll 4
     for (int q = 0; q < nq; q++)
@@ -196,7 +199,7 @@ INLINE void attend_heads(int nq, const struct cpu_attention_tile *tile, uint32_t
     for (uint32_t r = 0; r * RUN < count; r++) {
         int32x4_t sum[CHUNK][RUN_VECTORS];
         clear(sum);
-        pairs_add(nq, 2, block.k[r], (size_t)tile->page_tokens * 2, dim / 2, query, sum);
+        pairs_add(nq, 2, block.k[r], (size_t)2 * RUN, dim / 2, query, sum);
 #pragma GCC unroll 4
         for (int q = 0; q < nq; q++)
 #pragma GCC unroll 4

@@ -53,7 +53,7 @@ static int32_t score_sum(const struct cpu_attention_tile *tile, const int16_t *q
     uint32_t token = position % tile->page_tokens;
     int32_t sum = 0;
     for (uint32_t i = 0; i < tile->head_dim; i++)
-        sum += query[i] * k[((size_t)(i / 2) * tile->page_tokens + token) * 2 + i % 2];
+        sum += query[i] * k[kv_int8_k_index(tile->head_dim, i, token)];
     return sum;
 }
 
@@ -61,7 +61,7 @@ static int32_t v_value(const struct cpu_attention_tile *tile, uint32_t position,
 {
     const int8_t *v = (const int8_t *)page_of(tile, tile->v, position);
     uint32_t token = position % tile->page_tokens;
-    return v[((size_t)(token / 2) * tile->head_dim + i) * 2 + token % 2];
+    return v[kv_int8_v_index(tile->head_dim, tile->page_tokens, token, i)];
 }
 
 static float scale_at(const struct cpu_attention_tile *tile, const uint8_t *base, uint32_t position)

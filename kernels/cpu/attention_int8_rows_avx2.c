@@ -52,7 +52,7 @@ ALWAYS_INLINE __m256i widen(const int8_t *at)
 static void k_widen(const struct cpu_attention_tile *tile, const struct run *run, uint32_t r,
                     struct wide *wide)
 {
-    size_t stride = (size_t)tile->page_tokens * 2;
+    const size_t stride = (size_t)2 * RUN;
     const int8_t *from = run->k;
     __m256i *to = (void *)(wide->k + (size_t)r * tile->head_dim * RUN);
     for (uint32_t i = 0; i < tile->head_dim; i += 2, from += stride, to += 2) {
@@ -67,18 +67,21 @@ static void k_widen(const struct cpu_attention_tile *tile, const struct run *run
 
 /* Dimensions from `lane` on; the second eight are 0 where there are none. The pairs of a run lie as the weights come out of
  * packing. */
-ALWAYS_INLINE void v_widen(const struct run *runs, uint32_t run_count, uint32_t dim, uint32_t lane,
-                           bool half, struct wide *wide)
+ALWAYS_INLINE void v_widen(const struct cpu_attention_tile *tile, const struct run *runs,
+                           uint32_t run_count, uint32_t lane, bool half, struct wide *wide)
 {
     static const uint8_t order[RUN / 2] = {0, 1, 4, 5, 2, 3, 6, 7};
     __m256i *to = (void *)(wide->v + (size_t)lane * ATTENTION_BLOCK);
-    for (uint32_t r = 0; r < run_count; r++)
+    const size_t stride = half ? 2 * LANES : 4 * LANES;
+    for (uint32_t r = 0; r < run_count; r++) {
+        const int8_t *v = run_v(tile, &runs[r], lane);
 #pragma GCC unroll 8
         for (int pair = 0; pair < RUN / 2; pair++, to += 2) {
-            const int8_t *from = runs[r].v + ((size_t)order[pair] * dim + lane) * 2;
+            const int8_t *from = v + order[pair] * stride;
             _mm256_store_si256(to, widen(from));
             _mm256_store_si256(to + 1, half ? _mm256_setzero_si256() : widen(from + RUN));
         }
+    }
 }
 
 static void block_widen(const struct cpu_attention_tile *tile, const struct run *runs,
@@ -88,9 +91,9 @@ static void block_widen(const struct cpu_attention_tile *tile, const struct run 
     for (uint32_t r = 0; r < run_count; r++)
         k_widen(tile, &runs[r], r, wide);
     for (; lane + 2 * LANES <= dim; lane += 2 * LANES)
-        v_widen(runs, run_count, dim, lane, false, wide);
+        v_widen(tile, runs, run_count, lane, false, wide);
     if (lane < dim)
-        v_widen(runs, run_count, dim, lane, true, wide);
+        v_widen(tile, runs, run_count, lane, true, wide);
 }
 
 /* --- products --- */
@@ -208,19 +211,6 @@ static __m256i weights_scale(const float *scale, uint32_t run_count, uint32_t co
     return top;
 }
 
-/* kv_int8_factor of eight. */
-ALWAYS_INLINE __m256 factors_of(__m256i top, float *inverse_out)
-{
-    const __m256 most = _mm256_set1_ps((float)KV_INT8_FACTOR_MAX);
-    __m256 amax = _mm256_castsi256_ps(top);
-    __m256 finite = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), top));
-    __m256 some = _mm256_cmp_ps(amax, _mm256_set1_ps(KV_INT8_AMAX_MIN), _CMP_GE_OQ);
-    _mm256_storeu_ps(inverse_out,
-                     _mm256_and_ps(_mm256_div_ps(most, amax), _mm256_and_ps(some, finite)));
-    return _mm256_blendv_ps(_mm256_set1_ps(__builtin_nanf("")),
-                            _mm256_and_ps(_mm256_div_ps(amax, most), some), finite);
-}
-
 /* The batch's scores become weights as words, with their factors, and join what the states have so far. Where a weight is not finite
  * the words are anything, and the factor is NaN. All states take a step before the next one. */
 static __attribute__((noinline)) void weights_make(const struct wide *wide, uint32_t run_count,
@@ -267,12 +257,11 @@ static __attribute__((noinline)) void weights_make(const struct wide *wide, uint
 static void fetch_next(const struct cpu_attention_tile *tile, const struct run *next, uint32_t i,
                        uint32_t tiles)
 {
-    size_t step = tile->page_tokens <= ATTENTION_BLOCK ? 2 * LINE : (size_t)tile->page_tokens * 2;
     uint32_t lines = tile->head_dim * RUN / LINE;
     for (uint32_t x = lines * i / tiles; x < lines * (i + 1) / tiles; x++)
         for (uint32_t r = 0; r < RUNS; r++) {
-            line_fetch(next[r].k_lines + x / 2 * step + x % 2 * LINE);
-            line_fetch(next[r].v + (size_t)x * LINE);
+            line_fetch(next[r].k + (size_t)x * LINE);
+            line_fetch(run_v(tile, &next[r], x / 4 * KV_V_DIMS) + (size_t)(x % 4) * LINE);
         }
 }
 

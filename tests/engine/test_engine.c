@@ -665,7 +665,7 @@ TEST(engine, geometry_is_chosen)
     CHECK_INT(info->run_count, 5);
     CHECK_INT(info->page_bytes, 5 * 2 * 2 * 2 * 32 * 128);
     CHECK_INT(info->page_count, (4 << 20) / info->page_bytes);
-    CHECK_STR(info->arithmetic, "int8/kv-f16/layout-2/draw-3");
+    CHECK_STR(info->arithmetic, "int8/kv-f16/layout-3/draw-3");
     uint64_t f16_bytes = info->page_bytes;
     engine_destroy(engine);
     options.kv_type = KERN_KV_INT8;
@@ -676,7 +676,7 @@ TEST(engine, geometry_is_chosen)
     CHECK_INT(info->piece_bytes, 2 * 2 * (32 + 2) * 128);
     CHECK_INT(info->kv_bytes_per_token * 128, info->page_bytes);
     CHECK(info->page_bytes * 100 <= f16_bytes * 56); /* in the pool, and on the wire */
-    CHECK_STR(info->arithmetic, "int8/kv-int8/layout-2/draw-3");
+    CHECK_STR(info->arithmetic, "int8/kv-int8/layout-3/draw-3");
     engine_destroy(engine);
     model_close(model);
 }

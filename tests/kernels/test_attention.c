@@ -57,8 +57,9 @@ static struct cpu_attention_tile tile_make(const struct shape *shape, enum kern_
             float k = noise(), v = noise();
             if (type == KERN_KV_INT8) {
                 int8_t *k8 = (int8_t *)page, *v8 = k8 + half;
-                k8[((size_t)(d / 2) * shape->page_tokens + token) * 2 + d % 2] = (int8_t)(127 * k);
-                v8[((size_t)(token / 2) * shape->head_dim + d) * 2 + token % 2] = (int8_t)(127 * v);
+                k8[kv_int8_k_index(shape->head_dim, d, token)] = (int8_t)(127 * k);
+                v8[kv_int8_v_index(shape->head_dim, shape->page_tokens, token, d)] =
+                    (int8_t)(127 * v);
                 uint16_t *scale = (uint16_t *)(page + 2 * half);
                 scale[token] = (uint16_t)(0x3c00 + p * 37 % 0x80); /* about 1/127 */
                 scale[shape->page_tokens + token] = (uint16_t)(0x3b80 + p * 53 % 0x180);
@@ -356,8 +357,8 @@ TEST(attention, rows_with_all_heads_equal_their_heads)
             }
 }
 
-/* Four whole blocks go side by side where pages are as long, up to three heads share K and V, and these have sixteens of dimensions:
- * right before and behind the edges of four blocks, and scores too far apart for the short exponential. */
+/* Four whole blocks go side by side where pages are as long, up to three heads share K and V, and these have sixteens of dimensions (int8:
+ * three heads of 64): right before and behind the edges of four blocks, and scores too far apart for the short exponential. */
 TEST(attention, long_rows_equal_their_heads)
 {
     if (!cpu_attention_kernels_for(cpu_isa_detect())->heads_together)

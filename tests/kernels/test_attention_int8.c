@@ -19,7 +19,7 @@ static const struct cpu_attention_kernels *fast(void)
 
 /* --- the write --- */
 
-enum { PAGE = 16, DIM_MAX = 256, KV_HEADS = 2 };
+enum { PAGE = 32, DIM_MAX = 256, KV_HEADS = 2 };
 
 struct page {
     int8_t k[KV_HEADS * DIM_MAX * PAGE], v[KV_HEADS * DIM_MAX * PAGE];
@@ -56,13 +56,16 @@ static const struct page *row_write(const float *k, const float *v, uint32_t dim
 static int8_t k_byte(const struct page *page, uint32_t dim, uint32_t head, uint32_t token,
                      uint32_t i)
 {
-    return page->k[(size_t)head * dim * PAGE + (i / 2 * PAGE + token) * 2 + i % 2];
+    return page->k[(size_t)head * dim * PAGE + (token / 16 * dim + i / 2 * 2) * 16 +
+                   token % 16 * 2 + i % 2];
 }
 
 static int8_t v_byte(const struct page *page, uint32_t dim, uint32_t head, uint32_t token,
                      uint32_t i)
 {
-    return page->v[(size_t)head * dim * PAGE + (token / 2 * dim + i) * 2 + token % 2];
+    uint32_t group = i / 16 * 16, width = dim - group < 16 ? dim - group : 16;
+    return page->v[(size_t)head * dim * PAGE + group * PAGE + token / 2 * width * 2 + i % 16 * 2 +
+                   token % 2];
 }
 
 /* A scale is the smallest bfloat16 that is not below amax / 127 (as a float), and each value is off by half a step at most. */
