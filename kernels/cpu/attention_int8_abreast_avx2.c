@@ -86,49 +86,35 @@ ALWAYS_INLINE void asks_round(struct asks *asks)
 
 /* --- products --- */
 
-/* 32 steps of three heads and two registers, as in attention_int8_avx2.c: a sum takes a product when the next step's is under way.
- *
- *     ymm6..8 factors   ymm9 values   ymm10..15 products */
 /* clang-format off */
-#define FACTORS(x)                                \
-    "vpbroadcastd 4*" #x "(%[a]), %%ymm6\n\t"      \
-    "vpbroadcastd 4*" #x "(%[a],%[t]), %%ymm7\n\t" \
-    "vpbroadcastd 4*" #x "(%[a],%[t],2), %%ymm8\n\t"
-#define WIDEN(at) "vpmovsxbw " at "(%[b]), %%ymm9\n\t"
-#define SUM(p, s) "vpaddd %%ymm" p ", %[s" s "], %[s" s "]\n\t"
-#define SUM_PRODUCT(p, s, f) SUM(p, s) "vpmaddwd %%ymm9, %%ymm" f ", %%ymm" p "\n\t"
-#define STEP(x)                                                                         \
-    FACTORS(x)                                                                          \
-    WIDEN("32*" #x)                                                                     \
-    SUM_PRODUCT("10", "0", "6") SUM_PRODUCT("11", "1", "7") SUM_PRODUCT("12", "2", "8") \
-    WIDEN("16+32*" #x)                                                                  \
-    SUM_PRODUCT("13", "3", "6") SUM_PRODUCT("14", "4", "7") SUM_PRODUCT("15", "5", "8")
-#define ASK(at) "prefetcht0 (%[" at "])\n\tadd $64, %[" at "]\n\t"
-#define EIGHT(x, y, z)                                                       \
-    STEP(0) ASK(x) STEP(1) STEP(2) ASK(y) STEP(3) STEP(4) STEP(5) STEP(6) ASK(z) STEP(7) \
-    "add $8*32, %[b]\n\t"                                                    \
-    "add $8*4, %[a]\n\t"
-#define CLEAR(at) "vpxor " at ", " at ", " at "\n\t"
+#define CLEAR(s) "vpxor %[s" s "], %[s" s "], %[s" s "]\n\t"
+#define ASK(at, line) "prefetcht0 64*" #line "(%[a" #at "])\n\t"
+#define EIGHT(first, x, y, z)                                                     \
+    first(0) x PAIRS_STEP(1) PAIRS_STEP(2) y PAIRS_STEP(3) PAIRS_STEP(4) PAIRS_STEP(5) \
+    PAIRS_STEP(6) z PAIRS_STEP(7)
+/* to the next eight rows */
+#define ON "add $8*32, %[b]\n\tadd $8*4, %[a]\n\t"
 /* clang-format on */
 
 /* sum[v * HEADS + h]: 16 lanes of 32 rows of pairs at b times the pairs at a, heads `apart` bytes apart. */
-ALWAYS_INLINE void piece_sums(const uint8_t *b, const int16_t *a, size_t apart, struct asks asks,
-                              __m256i sum[2 * HEADS])
+ALWAYS_INLINE void piece_sums(const uint8_t *b, const int16_t *a, size_t apart,
+                              const struct asks *asks, __m256i sum[2 * HEADS])
 {
+    b += PAIRS_MIDDLE;
     __asm__ volatile(
         /* clang-format off */
-        CLEAR("%[s0]") CLEAR("%[s1]") CLEAR("%[s2]") CLEAR("%[s3]") CLEAR("%[s4]") CLEAR("%[s5]")
-        CLEAR("%%ymm10") CLEAR("%%ymm11") CLEAR("%%ymm12") CLEAR("%%ymm13") CLEAR("%%ymm14") CLEAR("%%ymm15")
-        EIGHT("a0", "a1", "a2") EIGHT("a3", "a0", "a1") EIGHT("a2", "a3", "a0") EIGHT("a1", "a2", "a3")
-        SUM("10", "0") SUM("11", "1") SUM("12", "2") SUM("13", "3") SUM("14", "4") SUM("15", "5")
+        CLEAR("0") CLEAR("1") CLEAR("2") CLEAR("3") CLEAR("4") CLEAR("5")
+        EIGHT(PAIRS_FIRST, ASK(0, 0), ASK(1, 0), ASK(2, 0)) ON
+        EIGHT(PAIRS_STEP, ASK(3, 0), ASK(0, 1), ASK(1, 1)) ON
+        EIGHT(PAIRS_STEP, ASK(2, 1), ASK(3, 1), ASK(0, 2)) ON
+        EIGHT(PAIRS_STEP, ASK(1, 2), ASK(2, 2), ASK(3, 2))
+        PAIRS_LAST
         /* clang-format on */
         : [s0] "=&x"(sum[0]), [s1] "=&x"(sum[1]), [s2] "=&x"(sum[2]), [s3] "=&x"(sum[3]),
-          [s4] "=&x"(sum[4]), [s5] "=&x"(sum[5]), [b] "+&r"(b), [a] "+&r"(a),
-          [a0] "+&r"(asks.at[0]), [a1] "+&r"(asks.at[1]), [a2] "+&r"(asks.at[2]),
-          [a3] "+&r"(asks.at[3])
-        : [t] "r"(apart)
-        : "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",
-          "cc", "memory");
+          [s4] "=&x"(sum[4]), [s5] "=&x"(sum[5]), [b] "+&r"(b), [a] "+&r"(a)
+        : [t] "r"(apart), [a0] "r"(asks->at[0]), [a1] "r"(asks->at[1]), [a2] "r"(asks->at[2]),
+          [a3] "r"(asks->at[3])
+        : PAIRS_REGISTERS, "cc", "memory");
 }
 
 static __attribute__((noinline)) void quad_scores(const struct quad *quad, const struct row *row,
@@ -136,9 +122,10 @@ static __attribute__((noinline)) void quad_scores(const struct quad *quad, const
 {
     for (uint32_t i = 0; i < PIECES; i++) {
         uint32_t r = i / BLOCKS, b = i % BLOCKS;
+        struct asks asks = asks_from(quad, AHEAD + i * PIECE_ROUNDS);
         __m256i sum[2 * HEADS];
-        piece_sums(quad->k[b] + (size_t)r * PIECE, row->query, DIM * sizeof *row->query,
-                   asks_from(quad, AHEAD + i * PIECE_ROUNDS), sum);
+        piece_sums(quad->k[b] + (size_t)r * PIECE, row->query, DIM * sizeof *row->query, &asks,
+                   sum);
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
             __m256 scale = scales_load(quad->k_scales[b] + r * RUN + v * LANES);
@@ -160,10 +147,10 @@ static __attribute__((noinline)) void quad_outputs(const struct quad *quad, cons
         uint32_t g = i / BLOCKS, b = i % BLOCKS;
         float *to = row->outputs + b * row->apart + g * RUN;
         bool first = row->apart || (row->first && b == 0);
+        struct asks asks = asks_from(quad, AHEAD + (PIECES + i) * PIECE_ROUNDS + WEIGHT_ROUNDS);
         __m256i sum[2 * HEADS];
         piece_sums(quad->v[b] + (size_t)g * PIECE, states->weight + b * HEADS * ATTENTION_BLOCK,
-                   ATTENTION_BLOCK * sizeof *states->weight,
-                   asks_from(quad, AHEAD + (PIECES + i) * PIECE_ROUNDS + WEIGHT_ROUNDS), sum);
+                   ATTENTION_BLOCK * sizeof *states->weight, &asks, sum);
 #pragma GCC unroll 3
         for (int h = 0; h < HEADS; h++)
 #pragma GCC unroll 2

@@ -78,65 +78,34 @@ ALWAYS_INLINE void pairs_step(int nq, int nv, const int8_t *b, const int16_t *a,
     }
 }
 
-/* Eight steps of three heads and two registers as one piece: a sum takes a product when the next step's is under way, so that it
- * does not wait in the schedulers. gcc 12 keeps neither that order nor all sixteen registers. */
-/* clang-format off */
-#define EIGHT_FACTORS(x)                          \
-    "vpbroadcastd 4*" x "(%[a]), %%ymm6\n\t"      \
-    "vpbroadcastd 4*" x "(%[a],%[t]), %%ymm7\n\t" \
-    "vpbroadcastd 4*" x "(%[a],%[t],2), %%ymm8\n\t"
-#define EIGHT_WIDEN(at) "vpmovsxbw " at ", %%ymm9\n\t"
-#define EIGHT_PRODUCT(f, p) "vpmaddwd %%ymm9, %%ymm" f ", %%ymm" p "\n\t"
-#define EIGHT_SUM(p, s) "vpaddd %%ymm" p ", %[" s "], %[" s "]\n\t"
-#define EIGHT_FIRST(x, at)                                                    \
-    EIGHT_FACTORS(x)                                                          \
-    EIGHT_WIDEN(at)                                                           \
-    EIGHT_PRODUCT("6", "10") EIGHT_PRODUCT("7", "11") EIGHT_PRODUCT("8", "12") \
-    EIGHT_WIDEN("16" at)                                                      \
-    EIGHT_PRODUCT("6", "13") EIGHT_PRODUCT("7", "14") EIGHT_PRODUCT("8", "15")
-#define EIGHT_STEP(x, at)                           \
-    EIGHT_FACTORS(x)                                \
-    EIGHT_WIDEN(at)                                 \
-    EIGHT_SUM("10", "s00") EIGHT_PRODUCT("6", "10") \
-    EIGHT_SUM("11", "s10") EIGHT_PRODUCT("7", "11") \
-    EIGHT_SUM("12", "s20") EIGHT_PRODUCT("8", "12") \
-    EIGHT_WIDEN("16" at)                            \
-    EIGHT_SUM("13", "s01") EIGHT_PRODUCT("6", "13") \
-    EIGHT_SUM("14", "s11") EIGHT_PRODUCT("7", "14") \
-    EIGHT_SUM("15", "s21") EIGHT_PRODUCT("8", "15")
-#define EIGHT_LAST                                                       \
-    EIGHT_SUM("10", "s00") EIGHT_SUM("11", "s10") EIGHT_SUM("12", "s20") \
-    EIGHT_SUM("13", "s01") EIGHT_SUM("14", "s11") EIGHT_SUM("15", "s21")
-/* clang-format on */
-ALWAYS_INLINE void pairs_eight(const int8_t *b, size_t stride, const int16_t *a, size_t a_stride,
+/* Eight steps of three heads and two registers as one piece, rows of pairs one behind the other; lines are asked for in between. */
+ALWAYS_INLINE void pairs_eight(const int8_t *b, const int16_t *a, size_t a_stride,
                                const struct fetch *fetch, __m256i sum[4][2])
 {
     __asm__ volatile(
         /* clang-format off */
         "prefetcht0 (%[f])\n\t"
-        EIGHT_FIRST("0", "(%[b])")
-        EIGHT_STEP("1", "(%[b],%[s])")
+        PAIRS_FIRST(0)
+        PAIRS_STEP(1)
         "prefetcht0 (%[g])\n\t"
-        EIGHT_STEP("2", "(%[b],%[s],2)")
-        EIGHT_STEP("3", "(%[b],%[u])")
-        "lea (%[b],%[s],4), %[b]\n\t"
+        PAIRS_STEP(2)
+        PAIRS_STEP(3)
         "prefetcht0 (%[f],%[d])\n\t"
-        EIGHT_STEP("4", "(%[b])")
-        EIGHT_STEP("5", "(%[b],%[s])")
+        PAIRS_STEP(4)
+        PAIRS_STEP(5)
         "prefetcht0 (%[g],%[d])\n\t"
-        EIGHT_STEP("6", "(%[b],%[s],2)")
-        EIGHT_STEP("7", "(%[b],%[u])")
-        EIGHT_LAST
+        PAIRS_STEP(6)
+        PAIRS_STEP(7)
+        PAIRS_LAST
         /* clang-format on */
-        : [s00] "+x"(sum[0][0]), [s01] "+x"(sum[0][1]), [s10] "+x"(sum[1][0]),
-          [s11] "+x"(sum[1][1]), [s20] "+x"(sum[2][0]), [s21] "+x"(sum[2][1]), [b] "+&r"(b)
-        : [s] "r"(stride), [u] "r"(3 * stride), [a] "r"(a), [t] "r"(2 * a_stride),
-          [f] "r"(fetch->at[0]), [g] "r"(fetch->at[1]), [d] "r"(fetch->step)
-        : "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",
-          "memory");
+        : [s0] "+x"(sum[0][0]), [s1] "+x"(sum[1][0]), [s2] "+x"(sum[2][0]), [s3] "+x"(sum[0][1]),
+          [s4] "+x"(sum[1][1]), [s5] "+x"(sum[2][1])
+        : [b] "r"(b + PAIRS_MIDDLE), [a] "r"(a), [t] "r"(2 * a_stride), [f] "r"(fetch->at[0]),
+          [g] "r"(fetch->at[1]), [d] "r"(fetch->step)
+        : PAIRS_REGISTERS, "memory");
 }
 
-/* The same over `rows` rows (a multiple of 4), `stride` bytes apart, with fetches spread over them. */
+/* The same over `rows` rows (a multiple of 4), `stride` bytes apart (of two registers 32), with fetches spread over them. */
 ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uint32_t rows,
                              const int16_t *a, size_t a_stride, struct fetch fetch,
                              __m256i sum[4][2])
@@ -144,7 +113,7 @@ ALWAYS_INLINE void pairs_add(int nq, int nv, const int8_t *b, size_t stride, uin
     uint32_t i = 0;
     if (nq == 3 && nv == 2)
         for (; i + 8 <= rows; i += 8, b += 8 * stride, a += 16) {
-            pairs_eight(b, stride, a, a_stride, &fetch, sum);
+            pairs_eight(b, a, a_stride, &fetch, sum);
             fetch.at[0] += 2 * fetch.step;
             fetch.at[1] += 2 * fetch.step;
         }

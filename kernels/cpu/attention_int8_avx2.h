@@ -199,6 +199,46 @@ ALWAYS_INLINE void weights_round(const float *weight, float inverse, int16_t *ou
     }
 }
 
+/* --- products of three heads, in assembly: gcc 12 keeps neither their order nor all sixteen registers ---
+ *
+ * A step is a row of 16 lanes' pairs, widened from %[b], times a pair of each head at %[a], %[t] bytes apart, for the sums %[s0] to
+ * %[s2] of the first eight lanes and %[s3] to %[s5] of the others. A sum takes a product when the next step's is under way, so that it
+ * does not wait in the schedulers. Which operand comes first, and that %[b] is the middle of eight rows, keeps instructions short:
+ * longer ones are not fetched as fast as the pipes take them.
+ *
+ *     ymm6..8 factors   ymm9 values   ymm10..15 products */
+/* clang-format off */
+#define PAIRS_FACTORS(x)                           \
+    "vpbroadcastd 4*" #x "(%[a]), %%ymm6\n\t"      \
+    "vpbroadcastd 4*" #x "(%[a],%[t]), %%ymm7\n\t" \
+    "vpbroadcastd 4*" #x "(%[a],%[t],2), %%ymm8\n\t"
+#define PAIRS_WIDEN(at) "vpmovsxbw " at "(%[b]), %%ymm9\n\t"
+#define PAIRS_PRODUCT(f, p) "vpmaddwd %%ymm" f ", %%ymm9, %%ymm" p "\n\t"
+#define PAIRS_SUM(p, s) "vpaddd %[s" s "], %%ymm" p ", %[s" s "]\n\t"
+#define PAIRS_FIRST(x)                                                            \
+    PAIRS_FACTORS(x)                                                              \
+    PAIRS_WIDEN("32*" #x "-128")                                                  \
+    PAIRS_PRODUCT("6", "10") PAIRS_PRODUCT("7", "11") PAIRS_PRODUCT("8", "12")    \
+    PAIRS_WIDEN("32*" #x "-112")                                                  \
+    PAIRS_PRODUCT("6", "13") PAIRS_PRODUCT("7", "14") PAIRS_PRODUCT("8", "15")
+#define PAIRS_STEP(x)                              \
+    PAIRS_FACTORS(x)                               \
+    PAIRS_WIDEN("32*" #x "-128")                   \
+    PAIRS_SUM("10", "0") PAIRS_PRODUCT("6", "10")  \
+    PAIRS_SUM("11", "1") PAIRS_PRODUCT("7", "11")  \
+    PAIRS_SUM("12", "2") PAIRS_PRODUCT("8", "12")  \
+    PAIRS_WIDEN("32*" #x "-112")                   \
+    PAIRS_SUM("13", "3") PAIRS_PRODUCT("6", "13")  \
+    PAIRS_SUM("14", "4") PAIRS_PRODUCT("7", "14")  \
+    PAIRS_SUM("15", "5") PAIRS_PRODUCT("8", "15")
+#define PAIRS_LAST                                                 \
+    PAIRS_SUM("10", "0") PAIRS_SUM("11", "1") PAIRS_SUM("12", "2") \
+    PAIRS_SUM("13", "3") PAIRS_SUM("14", "4") PAIRS_SUM("15", "5")
+#define PAIRS_REGISTERS                                                                    \
+    "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
+/* clang-format on */
+enum { PAIRS_MIDDLE = 128 }; /* bytes from the first of eight rows */
+
 /* Several rows of one KV head, dim a multiple of 8 (attention_int8_rows_avx2.c). factor: [rows x group], query: [rows x group][dim], as
  * query_make makes them; up to five states more may be read. */
 void cpu_avx2_kv_int8_rows(const struct cpu_attention_tile *tile, const float *factor,

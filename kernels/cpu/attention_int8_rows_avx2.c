@@ -107,8 +107,8 @@ static void block_widen(const struct cpu_attention_tile *tile, const struct run 
     "vpbroadcastd " factor ", %%ymm14\n\t"             \
     "vpmaddwd %%ymm14, %%ymm12, %%ymm15\n\t"           \
     "vpmaddwd %%ymm14, %%ymm13, %%ymm14\n\t"           \
-    "vpaddd %%ymm15, %[" s0 "], %[" s0 "]\n\t"         \
-    "vpaddd %%ymm14, %[" s1 "], %[" s1 "]\n\t"
+    "vpaddd %[" s0 "], %%ymm15, %[" s0 "]\n\t"         \
+    "vpaddd %[" s1 "], %%ymm14, %[" s1 "]\n\t"
 #define PAIR_ZERO(sum) "vpxor %[" sum "], %[" sum "], %[" sum "]\n\t"
 #define PAIR(at, first, second)                                \
     "vmovdqa " first "(%[wide]), %%ymm12\n\t"                  \
