@@ -6,8 +6,9 @@
  * the usual vpmaddubsw, vpmaddwd, vpaddd takes three, two of them on the multipliers. Bytes of more than two rows go by
  * linear_avx2_bytes.c.
  *
- *     1, 2 rows:  bound by memory: records are read as they lie, nibbles cut out on the way (of bytes both, as two planes,
- *                 w + 128 = 16 high + low), from several places of the matrix in turn, chains in registers
+ *     one row:    linear_avx2_row.c
+ *     two rows:   bound by memory: records are read as they lie, nibbles cut out on the way (of bytes both, as two planes,
+ *                 w + 128 = 16 high + low), from two places of the matrix in turn, chains in registers
  *     up to 24:   records are read as they lie, by one tile after another: cutting nibbles again costs less than unpacking; of
  *                 panels that are longer than one piece up to 32
  *     more rows:  the first tile leaves a piece of a panel (equal ones of up to CHUNK_BLOCKS blocks) as planes of one byte a
@@ -32,10 +33,8 @@ enum {
     PLANE_BYTES = 512,
     PREFETCH_BYTES = 1024,
     ROWS_FEW = 2,
-    STREAMS = 4,       /* a row alone reads side by side */
-    STREAMS_BYTES = 3, /* of bytes */
-    STREAMS_TWO = 2,   /* two rows */
-    AHEAD = 4096,      /* few rows ask for, in all their streams together */
+    STREAMS_TWO = 2, /* two rows read side by side */
+    AHEAD = 4096,    /* and ask for, in both their streams together */
     AHEAD_BYTES = 3072,
     STORE_ROWS = 8 /* at most with maxima, a multiple of four */
 };
@@ -480,7 +479,7 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
     }
 }
 
-/* --- one or two rows: bound by reading, so nothing but the records goes through memory --- */
+/* --- two rows: bound by reading, so nothing but the records goes through memory; one: linear_avx2_row.c --- */
 
 /* `count` panels of R rows from each of S places in the matrix, `apart` panels from one to the next: memory gives half as
  * much again to four streams as to one. More rows leave registers for fewer streams. */
@@ -500,7 +499,7 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(&call->acts, call->rows.begin + (size_t)r);
     for (size_t p = begin; p < begin + count; p++) {
-        __m256 held[STREAMS][ROWS_FEW][2];
+        __m256 held[STREAMS_TWO][ROWS_FEW][2];
 #pragma GCC unroll 4
         for (int i = 0; i < S; i++) {
 #pragma GCC unroll 2
@@ -546,37 +545,12 @@ INLINE void streams_of_rows(const int R, const int S, const enum kind kind,
         panels_of_rows(R, 1, kind, call, begin, end - begin, 0);
 }
 
-static void one_row(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
-{
-    if (kind == KIND_BYTE)
-        streams_of_rows(1, STREAMS_BYTES, KIND_BYTE, call, begin, end);
-    else
-        streams_of_rows(1, STREAMS, KIND_NIBBLE, call, begin, end);
-}
-
 static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
 {
     if (kind == KIND_BYTE)
         streams_of_rows(2, STREAMS_TWO, KIND_BYTE, call, begin, end);
     else
         streams_of_rows(2, STREAMS_TWO, KIND_NIBBLE, call, begin, end);
-}
-
-/* The first lines of each place that one_row reads. */
-static void linear_ask(const struct cpu_weights *weights, size_t begin, size_t end)
-{
-    const struct cpu_panel_run *run = &weights->run[0];
-    bool bytes = kind_of(run->form) == KIND_BYTE;
-    size_t streams = bytes ? STREAMS_BYTES : STREAMS,
-           ahead = (bytes ? AHEAD_BYTES : AHEAD) / streams;
-    end = end < run->panels ? end : run->panels;
-    if (weights->compute != KERN_COMPUTE_INT8 || end < begin + streams)
-        return;
-    const uint8_t *from = run->records + begin * run->panel_bytes;
-    size_t apart_bytes = (end - begin) / streams * run->panel_bytes;
-    for (size_t at = 0; at < ahead; at += CPU_LINE_BYTES)
-        for (size_t i = 0; i < streams; i++)
-            _mm_prefetch((const char *)from + i * apart_bytes + at, _MM_HINT_T0);
 }
 
 /* Does the call's ordinary panels when its rows are few, or its weights bytes; the first panel that is left. */
@@ -588,8 +562,10 @@ static size_t few_rows(const struct cpu_linear_call *call)
     end = call->panel_end < end ? call->panel_end : end;
     if (rows == 0 || begin >= end)
         return begin;
-    if (rows <= ROWS_FEW)
-        (rows == 1 ? one_row : two_rows)(kind, call, begin, end);
+    if (rows == 1)
+        cpu_avx2_row(call, begin, end);
+    else if (rows <= ROWS_FEW)
+        two_rows(kind, call, begin, end);
     else if (kind == KIND_BYTE)
         cpu_avx2_bytes(call, begin, end);
     else
@@ -700,5 +676,5 @@ const struct cpu_linear_ops cpu_linear_ops_avx2 = {
     .silu_mul_quantise = cpu_avx2_silu_mul_quantise,
     .norm = cpu_avx2_norm,
     .linear = linear,
-    .ask = linear_ask,
+    .ask = cpu_avx2_row_ask,
 };

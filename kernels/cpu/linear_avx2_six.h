@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/linear_ops.h"
+#include "kernels/cpu/linear_avx2.h"
 
 struct tile {
     enum cpu_form form;
@@ -18,18 +18,6 @@ struct tile {
     uint8_t *planes;        /* of `block`, or NULL */
     float *chain;           /* [R][16] */
 };
-
-/* Where a block's activations lie in each row, in bytes from the row's start: offsets, so that R row pointers and these few
- * fit the integer registers. */
-struct offsets {
-    size_t a, da, v0, s;
-};
-
-static inline struct offsets block_offsets(const struct cpu_acts *acts, size_t block)
-{
-    size_t da = acts->cols + block * sizeof(float);
-    return (struct offsets){block * KERN_BLOCK, da, da + acts->cols / 8, da + acts->cols / 4};
-}
 
 /* Six rows:
  *
