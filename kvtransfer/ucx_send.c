@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <ucp/api/ucp.h>
+#include <ucs/datastruct/mpool.h>
 
 static _Thread_local bool forgiving;
 
@@ -86,4 +87,28 @@ __attribute__((visibility("default"))) void ucp_request_send_state_ff(void *requ
     if (expected && function == expected && bytes[REQUEST_WIREUP_TYPE] < WIREUP_ACK)
         bytes[REQUEST_WIREUP_TYPE] = WIREUP_ACK;
     next(request, status);
+}
+
+/* Where an endpoint of UCX 1.13's TCP (x86-64) keeps the buffer that it reads into, in bytes from its beginning. A buffer of a pool has
+ * its pool before it. */
+enum { ENDPOINT_RX_BUFFER = 0x48 };
+
+void uct_tcp_ep_replace_ep(void *to, void *from);
+
+__attribute__((visibility("default"))) void uct_tcp_ep_replace_ep(void *to, void *from)
+{
+    static void (*own)(void *to, void *from); /* the same for every thread */
+    void (*next)(void *, void *) = __atomic_load_n(&own, __ATOMIC_ACQUIRE);
+    if (!next) {
+        void *symbol = dlsym(RTLD_NEXT, "uct_tcp_ep_replace_ep");
+        memcpy(&next, &symbol, sizeof next);
+        __atomic_store_n(&own, next, __ATOMIC_RELEASE);
+    }
+    void **place = (void **)(void *)((uint8_t *)from + ENDPOINT_RX_BUFFER), **buffer = NULL;
+    bool known = is_1_13();
+    if (known)
+        buffer = *place;
+    next(to, from);
+    if (known && buffer && !*place)
+        *place = ucs_mpool_get(buffer[-1]);
 }

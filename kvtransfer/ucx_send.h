@@ -1,4 +1,4 @@
-/* Ways around three faults of UCX 1.13.
+/* Ways around four faults of UCX 1.13.
  *
  * The first: while an endpoint wires up, its first messages wait in a queue until the TCP
  * connection is acknowledged. If that connection has been reset by then, sending from within the queue fails, and a check
@@ -20,6 +20,11 @@
  * function that has it, ucp_request_send_state_ff, is called through the dynamic linker, so this file defines it too and, in front of
  * UCX's own, gives such a message a kind that the check lets pass; nothing else looks at it any more. It does so with 1.13 alone, and only where
  * the message's own function pointer lies where 1.13 keeps it.
+ *
+ * The fourth: handling what a peer sent may make an endpoint to that peer, which takes over the connection that is being read, and its
+ * buffer if more messages lie in it. Who reads lets go of the buffer nevertheless, which it no longer has: the process ends (seen when
+ * a node closed all links and its peer went on sending). uct_tcp_ep_replace_ep, which takes over, is called through the dynamic linker: this
+ * file's, behind UCX's own, leaves another buffer in place of the one that is gone. With 1.13 alone, too.
  *
  * Owner: the loop thread marks; the mark is the thread's own. */
 #ifndef BATON_KVTRANSFER_UCX_SEND_H
