@@ -97,18 +97,14 @@ void uct_tcp_ep_replace_ep(void *to, void *from);
 
 __attribute__((visibility("default"))) void uct_tcp_ep_replace_ep(void *to, void *from)
 {
-    static void (*own)(void *to, void *from); /* the same for every thread */
-    void (*next)(void *, void *) = __atomic_load_n(&own, __ATOMIC_ACQUIRE);
-    if (!next) {
-        void *symbol = dlsym(RTLD_NEXT, "uct_tcp_ep_replace_ep");
-        memcpy(&next, &symbol, sizeof next);
-        __atomic_store_n(&own, next, __ATOMIC_RELEASE);
-    }
+    void (*own)(void *, void *); /* not kept: connections are few */
+    void *symbol = dlsym(RTLD_NEXT, "uct_tcp_ep_replace_ep");
+    memcpy(&own, &symbol, sizeof own);
     void **place = (void **)(void *)((uint8_t *)from + ENDPOINT_RX_BUFFER), **buffer = NULL;
     bool known = is_1_13();
     if (known)
         buffer = *place;
-    next(to, from);
+    own(to, from);
     if (known && buffer && !*place)
         *place = ucs_mpool_get(buffer[-1]);
 }

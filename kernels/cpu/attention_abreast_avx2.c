@@ -422,15 +422,15 @@ static void quad_attend(const struct cpu_attention_tile *tile, int half, uint32_
     outputs_of[half][nq](quad, &states, &to);
 }
 
-/* Where the tile's first KV head has the four blocks at `begin`, a page each; those beyond `last` are the last one. */
+/* Where the tile's first KV head has the four blocks at `begin`. */
 static void quad_find(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t last,
                       struct quad *quad)
 {
+    uint64_t pages[BLOCKS];
+    abreast_pages(tile, begin, last, pages);
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        uint32_t block = begin / ATTENTION_BLOCK + b, most = last / ATTENTION_BLOCK;
-        uint64_t page = tile->blocks[block < most ? block : most] * tile->page_bytes;
-        quad->k[b] = tile->k + page;
-        quad->v[b] = tile->v + page;
+        quad->k[b] = tile->k + pages[b];
+        quad->v[b] = tile->v + pages[b];
     }
 }
 

@@ -289,6 +289,16 @@ ALWAYS_INLINE void softmax_join_eight(const float *max, const float *sum, float 
 
 enum { ATTENTION_ABREAST = 4 }; /* whole blocks that go side by side */
 
+/* Where the pages of the blocks at `begin`, a page each, begin; those beyond `last` are the last one. */
+static inline void abreast_pages(const struct cpu_attention_tile *tile, uint32_t begin,
+                                 uint32_t last, uint64_t pages_out[ATTENTION_ABREAST])
+{
+    for (uint32_t b = 0; b < ATTENTION_ABREAST; b++) {
+        uint32_t block = begin / ATTENTION_BLOCK + b, most = last / ATTENTION_BLOCK;
+        pages_out[b] = tile->blocks[block < most ? block : most] * tile->page_bytes;
+    }
+}
+
 /* Maxima and sums of nq heads, [block][nq], join those so far, block by block; the factors of all blocks take their exponentials
  * together. */
 static inline void abreast_join(uint32_t nq, bool first, const float *max, const float *sum,

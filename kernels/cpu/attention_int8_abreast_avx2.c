@@ -248,17 +248,17 @@ static void quad_attend(const struct quad *quad, const struct row *row)
     quad_outputs(quad, row, &states);
 }
 
-/* Where the tile's first KV head has the four blocks at `begin`, a page each; those beyond `last` are the last one. */
+/* Where the tile's first KV head has the four blocks at `begin`. */
 static void quad_find(const struct cpu_attention_tile *tile, uint32_t begin, uint32_t last,
                       struct quad *quad)
 {
+    uint64_t pages[BLOCKS];
+    abreast_pages(tile, begin, last, pages);
     for (uint32_t b = 0; b < BLOCKS; b++) {
-        uint32_t block = begin / ATTENTION_BLOCK + b, most = last / ATTENTION_BLOCK;
-        uint64_t page = tile->blocks[block < most ? block : most] * tile->page_bytes;
-        quad->k[b] = tile->k + page;
-        quad->v[b] = tile->v + page;
-        quad->k_scales[b] = (const uint16_t *)(tile->k_scales + page);
-        quad->v_scales[b] = (const uint16_t *)(tile->v_scales + page);
+        quad->k[b] = tile->k + pages[b];
+        quad->v[b] = tile->v + pages[b];
+        quad->k_scales[b] = (const uint16_t *)(tile->k_scales + pages[b]);
+        quad->v_scales[b] = (const uint16_t *)(tile->v_scales + pages[b]);
     }
 }
 

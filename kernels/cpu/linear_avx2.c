@@ -237,10 +237,11 @@ INLINE void nibble_block(const int R, const int ahead, const enum kind kind,
     }
 }
 
-/* Both planes of a byte record in one pass, for few rows: 8 R sums stay in registers. */
-INLINE void add_byte_record(const int R, const int ahead, const int8_t *const *a, size_t k,
+/* Both planes of a byte record in one pass, for two rows: their eight sums stay in registers. */
+INLINE void add_byte_record(const int ahead, const int8_t *const *a, size_t k,
                             const uint8_t *record, __m256i (*low)[2], __m256i (*high)[2])
 {
+    enum { R = ROWS_FEW };
     const __m256i mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
@@ -262,17 +263,18 @@ INLINE __m256i byte_start(const int8_t *row, struct offsets at)
     return _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(s, 7));
 }
 
-/* Byte forms for one or two rows: S = 16 high + low - 128 s. */
-INLINE void byte_block(const int R, const int ahead, const struct tile *t, size_t b,
-                       const int8_t *const *row, const uint8_t *record, __m256 (*held)[2])
+/* Byte forms for two rows: S = 16 high + low - 128 s. */
+INLINE void byte_block(const int ahead, const struct tile *t, size_t b, const int8_t *const *row,
+                       const uint8_t *record, __m256 (*held)[2])
 {
-    __m256i sum[ROWS_FEW][2], low[ROWS_FEW][2];
+    enum { R = ROWS_FEW };
+    __m256i sum[R][2], low[R][2];
     struct offsets at = block_offsets(t->acts, t->block + b);
     const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-    add_byte_record(R, ahead, row, at.a, record, low, sum);
+    add_byte_record(ahead, row, at.a, record, low, sum);
     const struct scales scales[2] = {load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 0),
                                      load_scales(KIND_BYTE, t->form, record + CPU_BYTE_BYTES, 1)};
-#pragma GCC unroll 8
+#pragma GCC unroll 2
     for (int r = 0; r < R; r++) {
         __m256i start = byte_start(row[r], at);
         __m256 da = broadcast_da(row[r], at);
@@ -481,12 +483,12 @@ static void panel_int8(const struct cpu_linear_call *call, const struct cpu_pane
 
 /* --- two rows: bound by reading, so nothing but the records goes through memory; one: linear_avx2_row.c --- */
 
-/* `count` panels of R rows from each of S places in the matrix, `apart` panels from one to the next: memory gives half as
- * much again to four streams as to one. More rows leave registers for fewer streams. */
-INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
-                           const struct cpu_linear_call *call, size_t begin, size_t count,
-                           size_t apart)
+/* `count` panels of two rows from each of S places in the matrix, `apart` panels from one to the next: memory gives more to two
+ * streams than to one, and registers are left for no more. */
+INLINE void panels_of_two(const int S, const enum kind kind, const struct cpu_linear_call *call,
+                          size_t begin, size_t count, size_t apart)
 {
+    enum { R = ROWS_FEW };
     struct cpu_panel panel = cpu_weights_panel(call->weights, begin);
     struct tile t = {.form = panel.form, .acts = &call->acts};
     const size_t blocks = panel.blocks, record_bytes = panel.record_bytes,
@@ -494,63 +496,63 @@ INLINE void panels_of_rows(const int R, const int S, const enum kind kind,
                  apart_bytes = apart * panel_bytes;
     const uint8_t *record = panel.records;
     const int ahead = (kind == KIND_BYTE ? AHEAD_BYTES : AHEAD) / S;
-    const int8_t *row[ROWS_FEW];
+    const int8_t *row[R];
 #pragma GCC unroll 2
     for (int r = 0; r < R; r++)
         row[r] = cpu_acts_a(&call->acts, call->rows.begin + (size_t)r);
     for (size_t p = begin; p < begin + count; p++) {
-        __m256 held[STREAMS_TWO][ROWS_FEW][2];
-#pragma GCC unroll 4
+        __m256 held[STREAMS_TWO][R][2];
+#pragma GCC unroll 2
         for (int i = 0; i < S; i++) {
 #pragma GCC unroll 2
             for (int r = 0; r < R; r++)
                 held[i][r][0] = held[i][r][1] = _mm256_setzero_ps();
         }
         for (size_t b = 0; b < blocks; b++, record += record_bytes) {
-#pragma GCC unroll 4
+#pragma GCC unroll 2
             for (int i = 0; i < S; i++) {
                 const uint8_t *from = record + (size_t)i * apart_bytes;
                 if (kind == KIND_BYTE)
-                    byte_block(R, ahead, &t, b, row, from, held[i]);
+                    byte_block(ahead, &t, b, row, from, held[i]);
                 else
                     nibble_block(R, ahead, kind, SOURCE_RECORDS, &t, b, row, from, held[i]);
             }
         }
         record += panel_bytes - blocks * record_bytes; /* past the panel's scales, a line */
-#pragma GCC unroll 4
+#pragma GCC unroll 2
         for (int i = 0; i < S; i++)
             _mm_prefetch((const char *)record + (size_t)i * apart_bytes + ahead - 64, _MM_HINT_T0);
         for (int i = 0; i < S; i++) {
             panel = cpu_weights_panel(call->weights, p + (size_t)i * apart);
-            _Alignas(32) float chain[ROWS_FEW][CPU_PANEL];
+            _Alignas(32) float chain[R][CPU_PANEL];
 #pragma GCC unroll 2
             for (int r = 0; r < R; r++) {
                 _mm256_store_ps(chain[r], held[i][r][0]);
                 _mm256_store_ps(chain[r] + 8, held[i][r][1]);
             }
-            cpu_avx2_store(call, &panel, call->rows.begin, (size_t)R, chain);
+            cpu_avx2_store(call, &panel, call->rows.begin, R, chain);
         }
     }
 }
 
 /* Panels of one form, [begin, end). */
-INLINE void streams_of_rows(const int R, const int S, const enum kind kind,
-                            const struct cpu_linear_call *call, size_t begin, size_t end)
+INLINE void streams_of_two(const enum kind kind, const struct cpu_linear_call *call, size_t begin,
+                           size_t end)
 {
-    size_t each = (end - begin) / (size_t)S;
+    size_t each = (end - begin) / STREAMS_TWO;
     if (each > 0)
-        panels_of_rows(R, S, kind, call, begin, each, each);
-    begin += each * (size_t)S;
+        panels_of_two(STREAMS_TWO, kind, call, begin, each, each);
+    begin += each * STREAMS_TWO;
     if (begin < end)
-        panels_of_rows(R, 1, kind, call, begin, end - begin, 0);
+        panels_of_two(1, kind, call, begin, end - begin, 0);
 }
 
 static void two_rows(enum kind kind, const struct cpu_linear_call *call, size_t begin, size_t end)
 {
     if (kind == KIND_BYTE)
-        streams_of_rows(2, STREAMS_TWO, KIND_BYTE, call, begin, end);
+        streams_of_two(KIND_BYTE, call, begin, end);
     else
-        streams_of_rows(2, STREAMS_TWO, KIND_NIBBLE, call, begin, end);
+        streams_of_two(KIND_NIBBLE, call, begin, end);
 }
 
 /* Does the call's ordinary panels when its rows are few, or its weights bytes; the first panel that is left. */
